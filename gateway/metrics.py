@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -10,8 +13,6 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-
-from tandem.gateway.protocol.responses import SpeculativeDecoding
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -60,13 +61,14 @@ class GatewayMetrics:
             ("position",),
         )
 
-    def count(self, earned: SpeculativeDecoding) -> None:
-        self._drafts.inc(earned.num_spec_steps)
-        self._draft_tokens.inc(earned.num_draft_tokens)
-        self._accepted.inc(earned.num_accepted_draft_tokens)
-        for position in range(len(earned.acceptance_histogram) - 1):
-            reached = sum(earned.acceptance_histogram[position + 1 :])
-            self._per_position.labels(position).inc(reached)
+    def count(self, speculation: Mapping[str, Any]) -> None:
+        """Add a request's statistics of speculation, which are vLLM's."""
+        self._drafts.inc(speculation["num_spec_steps"])
+        self._draft_tokens.inc(speculation["num_draft_tokens"])
+        self._accepted.inc(speculation["num_accepted_draft_tokens"])
+        histogram = speculation["acceptance_histogram"]
+        for position in range(len(histogram) - 1):
+            self._per_position.labels(position).inc(sum(histogram[position + 1 :]))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

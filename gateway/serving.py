@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tandem.gateway.answers.generation import Exchange, generate
+from tandem.gateway.answers.generation import counted, generate, written
 from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.answers.state import AnswerState, EncodedPrompt
 from tandem.gateway.answers.tokens import TokenTexts
@@ -212,12 +212,8 @@ class Serving:
             ids = answer.prompt.ids
             max_tokens = models.max_tokens(body, len(ids))
             requests.append(inputs_for(body, model, ids, max_tokens, number=number, guide=guide))
-        fingerprint = models.fingerprint
-        exchange = Exchange(
-            body,
-            writer(body, answers, self.tokenizer, model=model.name, fingerprint=fingerprint),
-            self.metrics,
-            guide,
+        made = writer(
+            body, answers, self.tokenizer, model=model.name, fingerprint=models.fingerprint
         )
         chunks = generate(
             self.engine,
@@ -226,11 +222,7 @@ class Serving:
             extras_for(body),
             max_concurrency=models.loop.max_requests,
         )
-        answering = (
-            exchange.stream(chunks, self.running_requests)
-            if body.stream
-            else exchange.whole(chunks)
-        )
+        answering = written(counted(chunks, made, self.metrics, guide), made, self.running_requests)
         return await while_connected(http.receive, answering)
 
     def _new_answer(self, body: GenerationRequest, prompt: EncodedPrompt) -> AnswerState:

@@ -46,11 +46,6 @@ class GuideAutomaton:
         grown = min(self._seconds * BYTES_PER_SECOND, MOST_STATES * STATE_BYTES)
         return self.tried.num_bytes + int(grown)
 
-    @property
-    def untouched(self) -> bool:
-        """Whether no answer has extended the automaton yet."""
-        return not self._seconds
-
     def new_matcher(self) -> LLMatcher:
         """Return a matcher of the library at the start of an answer."""
         return self._compiled.deep_copy()

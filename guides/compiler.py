@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
-import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLMatcher
 
 from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import GuideAutomaton
-from tandem.guides.errors import EndsExcluded, GuideError, GuideTakesLong, GuideUndecided
-from tandem.guides.matcher import WORD_BITS, GuideMatcher, Vocabulary, reason_of
+from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
+from tandem.guides.matcher import GuideMatcher, reason_of
+from tandem.guides.tokenizer import read_tokenizer
 from tandem.guides.trial import Tried, Worker
-from tandem.guides.worker import LIMITS, NICENESS, SILENT, read_tokenizer
-from tandem.preprocessing.tokenizer import load_tokenizer
-
-T = TypeVar("T")
+from tandem.guides.worker import LIMITS, SILENT
 
 KEPT_BYTES = 512 * 2**20  # maximum size of all cached guides, including their growth
 KEPT_GUIDES = 64
@@ -45,27 +39,22 @@ class GuideCompiler:
     """
 
     def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
-        read = load_tokenizer(tokenizer_dir)
-        self._tokenizer = read_tokenizer(read, vocab_size, end_ids)
-        added = list(read.get_added_tokens_decoder())
-        self._vocabulary = _vocabulary(self._tokenizer, vocab_size, end_ids, added)
+        self._tokenizer = read_tokenizer(tokenizer_dir, vocab_size, end_ids).library
         self._executor = LLExecutor(MASK_THREADS)
         self._limits = LIMITS
         self._kept: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
         self._refusals: OrderedDict[bytes, str] = OrderedDict()  # guide's digest -> reason
         self._lock = threading.Lock()
-        self._attempts = [
-            Attempt(seconds, Worker(tokenizer_dir, vocab_size, end_ids), LowPriorityThread())
-            for seconds in ATTEMPT_SECONDS
+        self._workers = [
+            Worker(seconds, tokenizer_dir, vocab_size, end_ids) for seconds in ATTEMPT_SECONDS
         ]
-        self._renewing = LowPriorityThread()
         with suppress(OSError):  # the first guide retries
-            self._attempts[0].worker.start()
+            self._workers[0].start()
 
     def close(self) -> None:
         """Stop the workers. The guides that they are compiling fail with GuideUndecided."""
-        for attempt in self._attempts:
-            attempt.worker.close()
+        for worker in self._workers:
+            worker.close()
 
     def has(self, guide: Guide) -> bool:
         """Return whether the cache has a guide, compiled or rejected."""
@@ -80,12 +69,20 @@ class GuideCompiler:
         New guides wait in a queue. end_ids: end-of-sequence ids of the request. check: called
         before the guide is compiled; raises if the matcher is no longer needed.
         """
-        known = self._known(guide)
-        if known is not None:
-            return self._begin(guide, known, end_ids)
-        for attempt in self._attempts:
+        automaton = self._known(guide) or self._new(guide, check)
+        renew = partial(self._renewed, guide)
+        matcher = GuideMatcher(automaton, renew, self._executor, self._tokenizer, end_ids)
+        # Reject a guide that contradicts the end ids, or that forces too many tokens.
+        matcher.walk([])
+        matcher.forced(1)
+        self._make_room()  # the first mask may have enlarged it
+        return matcher
+
+    def _new(self, guide: Guide, check: Callable[[], None]) -> GuideAutomaton:
+        """Compile a guide in two attempts."""
+        for worker in self._workers:
             with suppress(GuideTakesLong):
-                return attempt.thread.do(partial(self._try, attempt, guide, end_ids, check))
+                return worker.run(partial(self._try, worker, guide, check))
         reason = f"it takes longer than {ATTEMPT_SECONDS[-1]:g} s to compile; send a simpler one"
         self._refuse(guide, reason)
         raise GuideError(reason)
@@ -100,55 +97,35 @@ class GuideCompiler:
                 self._kept.move_to_end(guide)
             return self._kept.get(guide)
 
-    def _try(
-        self, attempt: Attempt, guide: Guide, end_ids: Sequence[int], check: Callable[[], None]
-    ) -> GuideMatcher:
+    def _try(self, worker: Worker, guide: Guide, check: Callable[[], None]) -> GuideAutomaton:
         """Compile a guide after a worker has tested it, unless another request has compiled it."""
         check()
-        automaton = self._known(guide)
-        if automaton is None:
-            try:
-                tried = attempt.worker.try_out(guide, attempt.seconds)
-                automaton = self._keep(guide, self._compile(tried))
-            except GuideUndecided:
-                raise
-            except GuideError as error:
-                self._refuse(guide, str(error))
-                raise
-        return self._begin(guide, automaton, end_ids)
-
-    def _begin(
-        self, guide: Guide, automaton: GuideAutomaton, end_ids: Sequence[int]
-    ) -> GuideMatcher:
-        """Return a matcher, after testing the first mask, at which some guides fail."""
-        renew = partial(self._renewed, guide)
-        matcher = GuideMatcher(automaton, renew, self._executor, self._vocabulary, end_ids)
+        known = self._known(guide)
+        if known is not None:
+            return known
         try:
-            matcher.check_start()
-        except (GuideUndecided, EndsExcluded):  # other requests may succeed
+            return self._keep(guide, self._compile(worker.try_out(guide)))
+        except GuideUndecided:
             raise
         except GuideError as error:
-            self._forget(guide, matcher.automaton)
             self._refuse(guide, str(error))
             raise
-        self._make_room()  # the first mask may have enlarged it
-        return matcher
 
     def _renewed(self, guide: Guide, full: GuideAutomaton) -> GuideAutomaton:
         """Return a replacement for an automaton that has reached its state limit.
 
         If another answer has already replaced it, return that replacement.
         """
-        self._forget(guide, full)
-        known = self._known(guide)
-        if known is not None:
-            return known
-        return self._keep(guide, self._renewing.do(partial(self._compile, full.tried)))
+        with self._lock:
+            if self._kept.get(guide) is full:
+                del self._kept[guide]
+        return self._known(guide) or self._keep(guide, self._compile(full.tried))
 
     def _compile(self, tried: Tried) -> GuideAutomaton:
         compiled = LLMatcher(self._tokenizer, tried.grammar, log_level=SILENT, limits=self._limits)
         if compiled.is_error():
             raise GuideError(reason_of(compiled.get_error()))
+        compiled.deep_copy().compute_bitmask()  # the first mask, which can take seconds
         return GuideAutomaton(compiled, tried)
 
     def _keep(self, guide: Guide, compiled: GuideAutomaton) -> GuideAutomaton:
@@ -179,50 +156,6 @@ class GuideCompiler:
         if dropped:
             dropped.clear()
             trim_heap()
-
-    def _forget(self, guide: Guide, full: GuideAutomaton) -> None:
-        """Drop a full automaton unless another answer has already replaced it."""
-        with self._lock:
-            if self._kept.get(guide) is full:
-                del self._kept[guide]
-
-
-class LowPriorityThread:
-    """Runs one task at a time on a low-priority thread."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,))
-
-    def do(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``; raise GuideUndecided if no thread can be started."""
-        try:
-            done = self._thread.submit(work)
-        except RuntimeError as error:
-            raise GuideUndecided("no thread was available to compile it") from error
-        return done.result()
-
-
-class Attempt(NamedTuple):
-    """An attempt to compile guides: the CPU seconds per guide, a worker, and its waiting thread."""
-
-    seconds: float
-    worker: Worker
-    thread: LowPriorityThread
-
-
-def _vocabulary(
-    tokenizer: LLTokenizer, size: int, end_ids: Sequence[int], added: Sequence[int]
-) -> Vocabulary:
-    """Return the vocabulary for matchers. added: ids of added tokens, some of which are special."""
-    special = np.zeros(-(-size // WORD_BITS) * WORD_BITS, bool)
-    special[[token for token in added if tokenizer.is_special_token(token)]] = True
-    bits = np.packbits(special, bitorder="little")
-    return Vocabulary(
-        size,
-        tuple(end_ids),
-        bits.view(np.int32),
-        lambda text: int(tokenizer.tokenize_bytes(text)[0]),
-    )
 
 
 def _digest(guide: Guide) -> bytes:

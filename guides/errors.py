@@ -17,10 +17,6 @@ class GuideTakesLong(GuideUndecided):
     """A guide couldn't be compiled within the time limit."""
 
 
-class EndsExcluded(GuideError):
-    """A guide contradicts the end ids of a request."""
-
-
 class TokenForbidden(GuideError):
     """The answer contains a token that its guide disallows."""
 

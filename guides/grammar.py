@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from llguidance import LLMatcher
@@ -25,10 +25,20 @@ ESCAPED_IN_GBNF = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.
 MAX_CHOICES = 10_000
 
 
-def grammar_of(guide: Guide) -> str:
-    """Return the library's grammar for a guide; raise GuideError if the guide is invalid."""
+def grammar_of(guide: Guide, special: Mapping[str, int] = {}) -> str:
+    """Return the library's grammar for a guide; raise GuideError if the guide is invalid.
+
+    special: ids of the tokens that aren't text, by name. A Lark grammar may name them.
+    """
+    text = guide.text
+    if guide.kind == "lark_grammar":
+
+        def by_id(found: re.Match[str]) -> str:
+            return f"<[{special[found[0]]}]>" if found[0] in special else found[0]
+
+        text = TOKEN_OF_LARK.sub(by_id, text)
     try:
-        return GRAMMARS[guide.kind](guide.text)
+        return GRAMMARS[guide.kind](text)
     except ValueError as error:
         raise GuideError(_first_line(error)) from error
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.guides.errors import EndsExcluded, GuideError, TokenForbidden, shortened
+from tandem.guides.errors import GuideError, TokenForbidden, shortened
 
 if TYPE_CHECKING:
-    from llguidance import LLExecutor
+    from llguidance import LLExecutor, LLTokenizer
 
     from tandem.guides.automaton import GuideAutomaton
 
@@ -36,8 +36,6 @@ DEAD_END = "it allows no next token: it conflicts with the request's end ids"
 TOO_COMPLEX = "it has become too complex"
 # The library's errors if no token is allowed
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
-# The library's prefix for special tokens
-NO_TEXT = b"\xff"
 # The library's error if it can't look ahead
 ONE_WAY = "rollback not supported"
 # Advice in a library error that doesn't apply here, and its replacement
@@ -45,19 +43,6 @@ NO_ONE_OF = (
     ". Enable 'coerce_one_of' option to approximate oneOf with anyOf",
     " if one value may match two of them; distinguish them by a constant, or use anyOf",
 )
-
-
-class Vocabulary(NamedTuple):
-    """The target's vocabulary.
-
-    end_ids: end-of-sequence ids that the library knows. special: mask of tokens that aren't text,
-    [words]. first_token: function that returns the first token of the encoding of bytes.
-    """
-
-    size: int
-    end_ids: tuple[int, ...]
-    special: NDArray[np.int32]
-    first_token: Callable[[bytes], int]
 
 
 class Walk(NamedTuple):
@@ -87,7 +72,7 @@ class GuideMatcher:
         automaton: GuideAutomaton,
         renew: Callable[[GuideAutomaton], GuideAutomaton],
         executor: LLExecutor,
-        vocabulary: Vocabulary,
+        tokenizer: LLTokenizer,
         end_ids: Sequence[int],
     ) -> None:
         self.automaton = automaton
@@ -97,18 +82,9 @@ class GuideMatcher:
         self._renewals_left = MOST_RENEWALS
         self._in_long_run = False
         self._executor = executor
-        self._vocabulary = vocabulary
+        self._size = tokenizer.vocab_size
+        self._library_ends = tokenizer.eos_tokens
         self._end_ids = frozenset(end_ids)
-        self._words = -(-vocabulary.size // WORD_BITS)
-        self._special_words = np.flatnonzero(vocabulary.special)
-
-    def check_start(self) -> None:
-        """Raise GuideError if the guide fails at the first mask or the first rollback."""
-        self.walk([])
-        legal = _ids(self._masks([], rows=1)[0])
-        first: list[int] = legal[~np.isin(legal, self._vocabulary.end_ids)][:1].tolist()
-        self._checked(lambda: self._matcher.rollback(self._matcher.try_consume_tokens(first)))
-        self.forced(1)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -180,8 +156,6 @@ class GuideMatcher:
                 "constants"
             )
         self._in_long_run = len(run) > LONG_RUN
-        if run and _has(self._vocabulary.special, run[0]):
-            return self._spelled([], run[0])
         return run[0] if run else None
 
     def walk(self, tokens: Sequence[int], *, may_end: bool = True) -> Walk:
@@ -199,61 +173,18 @@ class GuideMatcher:
                 break
             num_legal += 1
         if self._is_dead_end(masks, num_legal, before_end):
-            raise EndsExcluded(DEAD_END)
+            raise GuideError(DEAD_END)
         if num_legal > len(before_end) or not masks[num_legal].any():
             masks[num_legal] = ANYTHING
         return Walk(masks, num_legal)
 
     def _known(self, tokens: Iterable[int]) -> list[int]:
         """Return the tokens before the first unknown id, which would invalidate the matcher."""
-        return list(takewhile(lambda token: 0 <= token < self._vocabulary.size, tokens))
+        return list(takewhile(lambda token: 0 <= token < self._size, tokens))
 
     def _masks(self, tokens: list[int], rows: int) -> TokenMasks:
-        """Return the masks, [rows, words]; zeros after a disallowed token.
-
-        If forced text equals the name of a special token, the library forces that token, which
-        isn't text. Here the first token of the text's normal encoding is forced instead, and the
-        library continues after it.
-        """
-        masks = self._library_masks(tokens, rows)
-        for place in self._places_of_special(masks[: len(tokens) + 1]):
-            [lone, *others] = _ids(masks[place])
-            if others or (token := self._spelled(tokens[:place], int(lone))) == lone:
-                continue
-            masks[place:] = 0
-            word, bit = _place(token)
-            masks[place].view(np.uint32)[word] = bit
-            if tokens[place : place + 1] == [token]:
-                taken = self._take(tokens[: place + 1])
-                masks[place + 1 :] = self._masks(tokens[place + 1 :], rows - place - 1)
-                self._go_back(taken)
-            break
-        return masks
-
-    def _spelled(self, before: list[int], special: int) -> int:
-        """Return the forced token after ``before``: ``special`` only if the guide names it."""
-
-        def text() -> bytes:
-            taken = self._matcher.try_consume_tokens(before)
-            forced: bytes = self._matcher.compute_ff_bytes()
-            self._matcher.rollback(taken)
-            return forced
-
-        forced = self._checked(text)
-        if not forced or forced.startswith(NO_TEXT):
-            return special
-        return self._vocabulary.first_token(forced[:1])
-
-    def _places_of_special(self, masks: TokenMasks) -> list[int]:
-        """Return the rows that allow a special token and few other tokens."""
-        words = self._special_words
-        has_special = (masks[:, words] & self._vocabulary.special[words]).any(axis=1)
-        rows: list[int] = np.flatnonzero(has_special).tolist()
-        return [row for row in rows if np.count_nonzero(masks[row]) == 1]
-
-    def _library_masks(self, tokens: list[int], rows: int) -> TokenMasks:
         """Return the library's masks, [rows, words]; zeros after a disallowed token."""
-        masks = np.zeros((rows, self._words), np.int32)
+        masks = np.zeros((rows, -(-self._size // WORD_BITS)), np.int32)
         address, row_bytes = masks.ctypes.data, masks.strides[0]
 
         def fill() -> None:
@@ -269,11 +200,11 @@ class GuideMatcher:
         return masks
 
     def _set_ends(self, masks: TokenMasks, *, may_end: bool) -> None:
-        """Replace the vocabulary's end ids in the masks with the request's end ids."""
+        """Replace the library's end ids in the masks with the request's end ids."""
         bits = masks.view(np.uint32)
-        word, bit = _place(self._vocabulary.end_ids[0])
+        word, bit = _place(self._library_ends[0])
         accepting = (bits[:, word] & bit) != 0
-        for end in self._vocabulary.end_ids:
+        for end in self._library_ends:
             word, bit = _place(end)
             bits[:, word] &= ~bit
         for end in self._end_ids:
@@ -298,33 +229,31 @@ class GuideMatcher:
 
     def _checked(self, act: Callable[[], T]) -> T:
         """Return the result of ``act``. If the automaton is full, retry with a new automaton."""
-        done, full, alone = self._do(act)
+        done, full = self._do(act)
         while full:
-            if alone or not self._renewals_left:
+            if not self._renewals_left:
                 raise GuideError(reason_of(full))
             self._renewals_left -= 1
             self.automaton = self._renew(self.automaton)
             self._matcher = self.automaton.new_matcher()
-            done, full, alone = self._do(act, follow=self._followed)
+            done, full = self._do(act, follow=self._followed)
         if self._matcher.is_error():
             raise GuideError(reason_of(self._matcher.get_error()))
         return done
 
-    def _do(self, act: Callable[[], T], follow: list[int] | None = None) -> tuple[T, str, bool]:
-        """Follow tokens and call ``act``. Return its result, an error, and a flag.
+    def _do(self, act: Callable[[], T], follow: Sequence[int] = ()) -> tuple[T, str]:
+        """Follow tokens and call ``act``. Return its result, and an error if the automaton is full.
 
-        The error is "" unless the automaton is full. The flag is whether this answer alone has
-        filled the automaton.
+        Raises GuideError if the tokens can't be followed.
         """
         with self.automaton.at_work():
-            alone = self.automaton.untouched
-            followed = self._matcher.try_consume_tokens(follow) if follow else 0
+            followed = self._matcher.try_consume_tokens([*follow])
             done = act()
             errors = self.automaton.error(), self._matcher.get_error()
         full = next((error for error in errors if error.startswith(FULL)), "")
-        if follow and followed < len(follow) and not full:
+        if followed < len(follow) and not full:
             raise GuideError(reason_of(errors[1]) if errors[1] else TOO_COMPLEX)
-        return done, full, alone
+        return done, full
 
 
 def reason_of(error: str) -> str:

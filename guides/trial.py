@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
 from tandem.guides.matcher import reason_of
-from tandem.guides.worker import SECONDS, TOO_LARGE
+from tandem.guides.worker import NICENESS, SECONDS, TOO_LARGE
+
+T = TypeVar("T")
 
 # The worker's first arguments are its end of the pipe and the module path of this process.
 PROGRAM: Final = """\
@@ -41,16 +44,30 @@ class Tried(NamedTuple):
 
 
 class Worker:
-    """A process that tests one guide at a time. Not thread-safe.
+    """A process that tests guides, one at a time, and a low-priority thread that uses it.
 
-    The process starts with ``start`` or with the first guide. If it has ended, the next guide
-    restarts it.
+    cpu_seconds: limit per guide. The process starts with ``start`` or with the first guide. If it
+    has ended, the next guide restarts it.
     """
 
-    def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
+    def __init__(
+        self, cpu_seconds: float, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]
+    ) -> None:
+        self.cpu_seconds = cpu_seconds
         self._tokenizer = [str(tokenizer_dir), vocab_size, list(end_ids)]
         self._process: subprocess.Popen[bytes] | None = None
-        self._number = 0
+        self._thread = ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,))
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Return the result of ``work``, which runs on the thread and may call ``try_out``.
+
+        Raises GuideUndecided if no thread can be started.
+        """
+        try:
+            done = self._thread.submit(work)
+        except RuntimeError as error:
+            raise GuideUndecided("no thread was available to compile it") from error
+        return done.result()
 
     def start(self) -> None:
         """Start the process, without waiting until it has loaded the tokenizer.
@@ -79,23 +96,24 @@ class Worker:
             self._process.kill()
             self._process.wait()
 
-    def try_out(self, guide: Guide, cpu_seconds: float) -> Tried:
+    def try_out(self, guide: Guide) -> Tried:
         """Compile a guide and compute its first mask.
 
-        Raises GuideError if either step fails, GuideTakesLong if it takes over ``cpu_seconds``,
+        Raises GuideError if either step fails, GuideTakesLong if it exceeds the limit,
         GuideUndecided if the machine lacks time or memory, and OSError if no process can start.
         """
         if self._process is None or self._process.poll() is not None:
             self.start()
-        self._number += 1
         try:
-            self._jobs.send_bytes(json.dumps([self._number, *guide, cpu_seconds]).encode())
-            answer = self._answer()
-        except (OSError, EOFError) as error:
-            self.close()
+            self._jobs.send_bytes(json.dumps([*guide, self.cpu_seconds]).encode())
+            if not self._jobs.poll(SILENT_SECONDS):
+                raise EOFError  # noqa: TRY301
+            answer = json.loads(self._jobs.recv_bytes())
+        except Exception as error:
+            self.close()  # so that the next guide doesn't get this one's answer
             raise GuideUndecided("the process that compiles guides has ended") from error
         if "status" in answer:
-            raise _end(answer["status"], cpu_seconds)
+            raise _end(answer["status"], self.cpu_seconds)
         if "refused" in answer:
             raise GuideError(answer["refused"])
         if "failed" in answer:
@@ -103,14 +121,6 @@ class Worker:
         if "fault" in answer:
             raise RuntimeError(f"the process that compiles guides failed:\n{answer['fault']}")
         return Tried(answer["grammar"], answer["num_bytes"], tuple(answer["warnings"]))
-
-    def _answer(self) -> dict[str, Any]:
-        """Return the answer to the last job. Skips reports about copies that ended while idle."""
-        while self._jobs.poll(SILENT_SECONDS):
-            answer: dict[str, Any] = json.loads(self._jobs.recv_bytes())
-            if answer["number"] == self._number:
-                return answer
-        raise EOFError
 
 
 def python() -> str:

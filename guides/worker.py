@@ -4,9 +4,8 @@
 references overflows the stack and ends the process. An intersection of 300 expressions (5 kB) takes
 minutes to compile, and only ending the process stops it.
 
-The process loads the tokenizer once and forks a copy of itself. The copy tests guides until one of
-them exceeds its time or memory limit, which ends the copy. Then the process reports how the copy
-ended, and forks the next copy within milliseconds.
+The process loads the tokenizer once, and forks a copy of itself for each guide. A guide that
+exceeds its time or memory limit ends its copy, and the process reports how the copy ended.
 """
 
 from __future__ import annotations
@@ -15,32 +14,30 @@ import ctypes
 import faulthandler
 import gc
 import json
-import mmap
 import os
 import resource
 import signal
-import struct
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from tokenizers import Tokenizer
+from llguidance import LLMatcher, LLParserLimits
 
 from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import MOST_STATES
 from tandem.guides.errors import GuideError, GuideWarning
 from tandem.guides.grammar import grammar_of
-from tandem.preprocessing.tokenizer import load_tokenizer
+from tandem.guides.tokenizer import GuideTokenizer, read_tokenizer
 
 NICENESS: Final = 10  # the process gets about a tenth of a core if the machine is busy
 MOST_BYTES: Final = 512 * 2**20  # memory limit for a copy
 STACK_BYTES: Final = 3 * 2**19  # stack limit for a copy; threads of the loop have at least 2 MiB
-STALE_BYTES: Final = 32 * 2**20  # a copy is replaced after its heap has grown by this size
 SECONDS: Final = 30.0  # wall-time limit per guide, for busy machines
 SILENT: Final = 0
 # Verbose errors would contain the text of the answer.
@@ -50,55 +47,47 @@ PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 LIBC: Final = ctypes.CDLL(None)
 
 
-def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> LLTokenizer:
-    """Convert a tokenizer to the library's format, with the given end-of-sequence ids.
-
-    Raises GuideError if the library can't read the tokenizer.
-    """
-    try:
-        return LLTokenizer(read.to_str(), n_vocab=vocab_size, eos_token=list(end_ids))
-    except ValueError as error:
-        raise GuideError("llguidance can't read its tokenizer") from error
-
-
 def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequence[int]) -> None:
     """Answer jobs until the sender closes the connection or exits."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the thread that started this process
     os.nice(max(0, NICENESS - os.nice(0)))  # the parent may already have a low priority
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the exit status would be lost
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    tokenizer = read_tokenizer(load_tokenizer(Path(tokenizer_dir)), vocab_size, end_ids)
+    tokenizer = read_tokenizer(Path(tokenizer_dir), vocab_size, end_ids)
+    _answer(tokenizer, Guide("json", ""))  # so that every copy has what the library caches
     gc.collect()
     gc.freeze()
     trim_heap()
-    begun = mmap.mmap(-1, 8)  # number of the last job that began, shared with the copy
-    while True:
-        copy = os.fork()
-        if not copy:
-            _serve(jobs, tokenizer, begun)
-        _, status = os.waitpid(copy, 0)
-        if not status:
-            return
-        [number] = struct.unpack("q", begun)
-        jobs.send_bytes(json.dumps({"number": number, "status": status}).encode())
+    with suppress(EOFError, OSError):  # the sender has closed the connection
+        while True:
+            job = json.loads(jobs.recv_bytes())
+            jobs.send_bytes(_outcome(tokenizer, *job))
 
 
-def _serve(jobs: Connection, tokenizer: LLTokenizer, begun: mmap.mmap) -> NoReturn:
-    """Answer jobs within limits. Ends the process, with status 0 after the last job."""
+def _outcome(tokenizer: GuideTokenizer, kind: str, text: str, cpu_seconds: float) -> bytes:
+    """Return the answer to a job: the answer of a copy, or the status with which it ended."""
+    answers, theirs = Pipe(duplex=False)
+    copy = os.fork()
+    if not copy:
+        _serve(theirs, tokenizer, Guide(kind, text), cpu_seconds)
+    theirs.close()
+    answer = b""
+    with answers, suppress(EOFError, OSError):  # the copy ended too early
+        answer = answers.recv_bytes()
+    _, status = os.waitpid(copy, 0)
+    return json.dumps({"status": status}).encode() if status else answer
+
+
+def _serve(
+    answers: Connection, tokenizer: GuideTokenizer, guide: Guide, cpu_seconds: float
+) -> NoReturn:
+    """Test a guide within limits, send the answer and end the process."""
     status = 1
     try:
         _bound()
-        at_first = _heap_bytes()
-        while _heap_bytes() - at_first < STALE_BYTES:
-            number, kind, text, cpu_seconds = json.loads(jobs.recv_bytes())
-            begun[:] = struct.pack("q", number)
-            signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # the signal ends the process
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)
-            answer = json.dumps({"number": number, **_answer(tokenizer, Guide(kind, text))})
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            jobs.send_bytes(answer.encode())
-    except (EOFError, OSError):
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # the signal ends the process
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        answers.send_bytes(json.dumps(_answer(tokenizer, guide)).encode())
         status = 0
     finally:
         os._exit(status)
@@ -114,18 +103,17 @@ def _bound() -> None:
     resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
 
 
-def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
+def _answer(tokenizer: GuideTokenizer, guide: Guide) -> dict[str, Any]:
     """Return the fields of `Tried`, or the reason why a guide is rejected."""
-    trim_heap()
     before = _heap_bytes()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", GuideWarning)
-            grammar = grammar_of(guide)
-        compiled = LLMatcher(tokenizer, grammar, log_level=SILENT, limits=LIMITS)
+            grammar = grammar_of(guide, tokenizer.special)
+        compiled = LLMatcher(tokenizer.library, grammar, log_level=SILENT, limits=LIMITS)
         answer = compiled.deep_copy()
-        _begin(answer, tokenizer.eos_tokens)
+        _begin(answer, tokenizer.library.eos_tokens)
     except GuideError as error:
         return {"refused": str(error)}
     except MemoryError:

@@ -5,28 +5,44 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
 
-from pydantic_core import to_json
+from pydantic_core import from_json
 
-from tandem.gateway.answers.parts import Parts, Step
 from tandem.gateway.answers.reasoning import END
-from tandem.gateway.answers.writer import Writer, sse
+from tandem.gateway.answers.state import AnswerDelta
+from tandem.gateway.answers.writer import Object, Writer, json_bytes, new_call_id, sse
 from tandem.gateway.protocol.adapted import AdaptedRequest
 from tandem.gateway.triton.backend import ResponseChunk
 
 Asked = TypeVar("Asked", bound=AdaptedRequest)
-Object = dict[str, Any]
+PartKind = Literal["reasoning", "text", "call"]
+
+
+@dataclass
+class AnswerPart:
+    """A part of an answer. For a call, text is its arguments as JSON, and name its function."""
+
+    kind: PartKind
+    index: int
+    name: str = ""
+    text: str = ""
+    id: str = field(default_factory=new_call_id)
+    status: Literal["in_progress", "completed", "incomplete"] = "in_progress"
 
 
 class AdaptedWriter(Writer, Generic[Asked]):
-    """Writes the only answer to a request. asked: the request before its conversion to a chat."""
+    """Writes the only answer to a request as parts. Each part ends before the next one begins.
+
+    asked: the request before its conversion to a chat.
+    """
 
     def __init__(self, asked: Asked, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._asked = asked
         [self._answer] = self.answers
-        self._parts = Parts()
+        self._parts: list[AnswerPart] = []
         self._ids: list[int] = []
 
     @abstractmethod
@@ -38,28 +54,74 @@ class AdaptedWriter(Writer, Generic[Asked]):
         """Yield the events that precede the first part."""
 
     @abstractmethod
-    def events(self, step: Step) -> Iterator[Object]:
-        """Yield the events for a step."""
+    def begins(self, part: AnswerPart) -> Iterator[Object]:
+        """Yield the events for the start of a part."""
+
+    @abstractmethod
+    def grows(self, part: AnswerPart, text: str) -> Iterator[Object]:
+        """Yield the events for text that was added to a part."""
+
+    @abstractmethod
+    def ends(self, part: AnswerPart) -> Iterator[Object]:
+        """Yield the events for the end of a part."""
 
     def whole(self, chunks: Sequence[ResponseChunk]) -> bytes:
         self.chunk(0, chunks[0])  # its events aren't sent
-        return _json(self.response())
+        return json_bytes(self.response())
 
     def chunk(self, number: int, chunk: ResponseChunk) -> bytes:  # noqa: ARG002 there is one answer
         delta = self._answer.delta(chunk)
         events = [*self.first_events()] if delta.first else []
         self._ids += chunk.tokens
-        for step in self._parts.add(delta):
-            events += self.events(step)
+        events += self._add(delta)
         return b"".join(map(self.event, events))
 
     def event(self, data: Mapping[str, Any]) -> bytes:
-        return f"event: {data['type']}\n".encode() + sse(_json(data))
+        return f"event: {data['type']}\n".encode() + sse(data)
+
+    def _add(self, delta: AnswerDelta) -> Iterator[Object]:
+        """Add a delta to the parts. An answer without any part gets an empty text."""
+        yield from self._grow("reasoning", delta.reasoning)
+        for piece in delta.pieces:
+            if isinstance(piece, str):
+                yield from self._grow("text", piece)
+                continue
+            if piece.name is not None:
+                yield from self._begin("call", piece.name)
+            yield from self._grow("call", piece.arguments)
+        if delta.finish_reason is not None:
+            if not self._parts:
+                yield from self._begin("text")
+            yield from self._end(cut=delta.finish_reason == "length")
+
+    def _grow(self, kind: PartKind, text: str) -> Iterator[Object]:
+        if not text:
+            return
+        if not self._parts or self._parts[-1].kind != kind:
+            yield from self._begin(kind)
+        self._parts[-1].text += text
+        yield from self.grows(self._parts[-1], text)
+
+    def _begin(self, kind: PartKind, name: str = "") -> Iterator[Object]:
+        yield from self._end()
+        self._parts.append(AnswerPart(kind, len(self._parts), name))
+        yield from self.begins(self._parts[-1])
+
+    def _end(self, *, cut: bool = False) -> Iterator[Object]:
+        """End the last part, if there is one.
+
+        cut: whether the part is incomplete. For a call, its arguments show that instead.
+        """
+        if self._parts:
+            part = self._parts[-1]
+            cut = parsed(part.text) is None if part.kind == "call" else cut
+            part.status = "incomplete" if cut else "completed"
+            yield from self.ends(part)
 
     @property
     def statistics(self) -> Object:
         """The additional fields of a chat's answer: statistics of speculation, and warnings."""
-        found: Object = {"metrics": {"speculative_decoding": self.speculation.model_dump()}}
+        found: Object = {"metrics": {"speculative_decoding": self.speculation}}
         if warnings := self._answer.warnings:
             found["warnings"] = warnings
         return found
@@ -72,7 +134,7 @@ class AdaptedWriter(Writer, Generic[Asked]):
     @property
     def num_reasoning_tokens(self) -> int:
         """Number of tokens up to the end of the reasoning, including its tags."""
-        if not any(part.kind == "reasoning" for part in self._parts.all):
+        if not any(part.kind == "reasoning" for part in self._parts):
             return 0
 
         def has_reasoned(count: int) -> bool:
@@ -81,6 +143,10 @@ class AdaptedWriter(Writer, Generic[Asked]):
         return bisect_left(range(len(self._ids)), True, key=has_reasoned)
 
 
-def _json(data: Mapping[str, Any]) -> bytes:
-    # A client's schema or a model's arguments may have 1e999 or NaN, which JSON can't represent.
-    return to_json(data, inf_nan_mode="null")
+def parsed(arguments: str) -> dict[str, object] | None:
+    """Return the arguments of a call, or None if they are incomplete or aren't an object."""
+    try:
+        value = from_json(arguments, allow_inf_nan=False)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

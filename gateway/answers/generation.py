@@ -18,7 +18,6 @@ from tandem.gateway.answers.writer import Writer
 from tandem.gateway.errors import ApiError, as_api_error
 from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.metrics import GatewayMetrics
-from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.tasks import RunningRequests, offload
 from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without_tokens
 from tandem.gateway.triton.inputs import client_error
@@ -43,8 +42,7 @@ async def generate(
     """Yield the chunks of all answers as they arrive, as (answer number, chunk).
 
     Closing the iterator cancels the remaining answers. The first error also cancels them and is
-    raised. At most one chunk per answer is buffered for a slow client. extras: optional outputs to
-    request.
+    raised. extras: optional outputs to request.
     """
     if len(requests) == 1:
         async with aclosing(engine.generate(model, requests[0], extras)) as chunks:
@@ -81,75 +79,70 @@ async def generate(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class Exchange:
-    """One request and its answers."""
+async def counted(
+    chunks: AsyncGenerator[Numbered, None],
+    writer: Writer,
+    metrics: GatewayMetrics,
+    guide: RequestedGuide | None,
+) -> AsyncGenerator[Numbered, None]:
+    """Yield the same chunks and count them, even if the request is interrupted.
 
-    def __init__(
-        self,
-        body: GenerationRequest,
-        writer: Writer,
-        metrics: GatewayMetrics,
-        guide: RequestedGuide | None,
-    ) -> None:
-        self._body = body
-        self._guide = guide
-        self._writer = writer
-        self._metrics = metrics
-        self._began = time.perf_counter()
+    Errors get the names of the fields that the client sent.
+    """
+    body, began, first = writer.body, time.perf_counter(), True
+    metrics.running.inc()
+    try:
+        async with aclosing(chunks):
+            async for number, given in chunks:
+                chunk = without_tokens(given) if body.limit == 0 else given
+                writer.answers[number].count(chunk)
+                if first and body.stream:
+                    metrics.first_token.observe(time.perf_counter() - began)
+                first = False
+                yield number, chunk
+        metrics.latency.observe(time.perf_counter() - began)
+    except ApiError as error:
+        raise client_error(error, request=body, guide=guide) from error
+    finally:
+        metrics.running.dec()
+        if not first:  # a rejected request has no usage
+            usage = writer.usage
+            metrics.prompt_tokens.inc(usage["prompt_tokens"])
+            metrics.generation_tokens.inc(usage["completion_tokens"])
+            metrics.count(writer.speculation)
 
-    async def whole(self, chunks: AsyncGenerator[Numbered, None]) -> Response:
-        async with aclosing(self._counted(chunks)) as counted:
-            answers = {number: chunk async for number, chunk in counted}
-        ordered = [answers[number] for number in sorted(answers)]
-        size = sum(answer.size for answer in ordered)
-        written = await offload(size, partial(self._writer.whole, ordered))
-        return Response(written, media_type="application/json")
 
-    async def stream(
-        self, chunks: AsyncGenerator[Numbered, None], running_requests: RunningRequests
-    ) -> EventSourceResponse:
-        """Return the stream after its first event. An earlier error gets its own status."""
-        events = self._events(chunks)
+async def written(
+    chunks: AsyncGenerator[Numbered, None], writer: Writer, running_requests: RunningRequests
+) -> Response:
+    """Return the response. A stream is returned after its first event.
+
+    So an earlier error gets its own status.
+    """
+    if writer.body.stream:
+        events = _events(chunks, writer)
         first = await anext(events)
         return EventSourceResponse(
-            with_error_event(first, events, running_requests, self._writer.failure),
+            with_error_event(first, events, running_requests, writer.failure),
             ping=SECONDS_BETWEEN_PINGS,
             sep="\n",
             send_timeout=SECONDS_TO_SEND,
         )
+    async with aclosing(chunks):
+        answers = {number: chunk async for number, chunk in chunks}
+    ordered = [answers[number] for number in sorted(answers)]
+    size = sum(answer.size for answer in ordered)
+    whole = await offload(size, partial(writer.whole, ordered))
+    return Response(whole, media_type="application/json")
 
-    async def _events(self, chunks: AsyncGenerator[Numbered, None]) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self._counted(chunks)) as counted:
-            async for number, chunk in counted:
-                yield await offload(chunk.size, partial(self._writer.chunk, number, chunk))
-        yield self._writer.end()
 
-    async def _counted(
-        self, chunks: AsyncGenerator[Numbered, None]
-    ) -> AsyncGenerator[Numbered, None]:
-        """Yield the same chunks and count them, even if the request is interrupted."""
-        metrics = self._metrics
-        metrics.running.inc()
-        first = True
-        try:
-            async with aclosing(chunks) as closing:
-                async for number, given in closing:
-                    chunk = without_tokens(given) if self._body.limit == 0 else given
-                    self._writer.answers[number].count(chunk)
-                    if first and self._body.stream:
-                        metrics.first_token.observe(time.perf_counter() - self._began)
-                    first = False
-                    yield number, chunk
-            metrics.latency.observe(time.perf_counter() - self._began)
-        except ApiError as error:
-            raise client_error(error, request=self._body, guide=self._guide) from error
-        finally:
-            metrics.running.dec()
-            if not first:  # a rejected request has no usage
-                usage = self._writer.usage
-                metrics.prompt_tokens.inc(usage.prompt_tokens)
-                metrics.generation_tokens.inc(usage.completion_tokens)
-                metrics.count(self._writer.speculation)
+async def _events(
+    chunks: AsyncGenerator[Numbered, None], writer: Writer
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(chunks):
+        async for number, chunk in chunks:
+            yield await offload(chunk.size, partial(writer.chunk, number, chunk))
+    yield writer.end()
 
 
 async def with_error_event(

@@ -2,64 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tandem.contract import entry as tensors
 from tandem.gateway.answers.state import AnswerDelta, AnswerState
-from tandem.gateway.answers.tokens import top_tokens
+from tandem.gateway.answers.tokens import AnswerToken, top_tokens
 from tandem.gateway.protocol.requests import GenerationRequest
-from tandem.gateway.protocol.responses import (
-    Alternative,
-    ChatLogProb,
-    ChatLogProbs,
-    CompletionLogProbs,
-    PromptLogProb,
-    PromptLogProbs,
-)
 from tandem.gateway.tokenizer import UNREADABLE, ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
 CONTINUATIONS = bytes(range(0x80, 0xC0))  # bytes that continue a UTF-8 character
 
 
-class LogProbRow(NamedTuple):
-    """A token, its log-probability, and the most likely tokens at its position, best first.
-
-    log_prob: None for the first token of a prompt. offset: start of the token in the text, in
-    characters. text, raw: the token's characters and bytes in the text. raw is None if the bytes
-    are unknown; otherwise, all rows' bytes concatenate to the text.
-    """
-
-    token: int
-    log_prob: float | None
-    top: list[tuple[int, float]]
-    offset: int
-    text: str
-    raw: bytes | None
-
-
-def log_prob_rows(
+def rated_tokens(
     tokenizer: ChatTokenizer, body: GenerationRequest, answer: AnswerState, delta: AnswerDelta
-) -> list[LogProbRow]:
-    """Return rows for an echoed prompt's tokens, then for the tokens that a chunk completes."""
+) -> Iterator[AnswerToken]:
+    """Yield the tokens of an echoed prompt, then the tokens that a chunk completes."""
     count = body.num_alternatives or 0
-    rows: list[LogProbRow] = []
     if delta.first and body.echoes:
-        (ids, echo, _), offset = answer.prompt, 0
+        (ids, echo, _), at = answer.prompt, 0
         lengths = tokenizer.text_lengths(ids, echo)
         rated = _rated(ids, delta.chunk)
         for (token, log_prob, top), length in zip(rated, lengths, strict=True):
-            shown = _shown(tokenizer, token, echo[offset : offset + length], length)
-            rows.append(LogProbRow(token, log_prob, top[:count], offset, *shown))
-            offset += length
+            text = echo[at : at + length]
+            yield AnswerToken(at, text, token, length, None, None, log_prob, top[:count])
+            at += length
     may_be_cut = bool(body.stop_strings) and delta.chunk.finish_reason == "stop"
     for new in delta.tokens:
         if may_be_cut and answer.texts and new.offset >= answer.texts.end:
             break
-        shown = _shown(tokenizer, new.id, new.text, new.length)
-        rows.append(LogProbRow(new.id, new.log_prob, new.top[:count], new.offset, *shown))
-    return rows
+        yield new._replace(top=new.top[:count])
 
 
 def _rated(
@@ -72,40 +45,37 @@ def _rated(
     yield from rows
 
 
-def _shown(
-    tokenizer: ChatTokenizer, token: int, shown: str, length: int
-) -> tuple[str, bytes | None]:
+def shown(tokenizer: ChatTokenizer, token: AnswerToken) -> tuple[str, bytes | None]:
     """Return a token's text and bytes, limited to what the answer's text contains.
 
     A stop string cuts off some characters, and some tokenizers remove the space before the first
-    word.
-
-    shown: the part of the text that the token completes. It has `length` characters unless it was
-    cut.
+    word. The bytes are None if they are unknown; otherwise, all tokens' bytes concatenate to the
+    text.
     """
-    text, raw = tokenizer.token_text(token), tokenizer.token_bytes(token)
+    text, raw = tokenizer.token_text(token.id), tokenizer.token_bytes(token.id)
     if UNREADABLE not in text:
-        return (shown, shown.encode()) if 0 < len(shown) < len(text) else (text, raw)
-    if raw is None or len(shown) == length:
+        return (token.text, token.text.encode()) if 0 < len(token.text) < len(text) else (text, raw)
+    if raw is None or len(token.text) == token.length:
         return text, raw
     others_end = raw[: len(raw) - len(raw.lstrip(CONTINUATIONS))]
-    raw = others_end + shown[bool(others_end) :].encode()
+    raw = others_end + token.text[bool(others_end) :].encode()
     return raw.decode(errors="replace"), raw
 
 
 def prompt_log_probs(
     tokenizer: ChatTokenizer, prompt: Sequence[int], chunk: ResponseChunk, num_alternatives: int
-) -> PromptLogProbs:
+) -> list[dict[int, dict[str, Any]] | None]:
     """Return the log-probabilities of a prompt, keyed by token id as in vLLM.
 
-    prompt: its token ids. chunk: first chunk of an answer.
+    prompt: its token ids. chunk: first chunk of an answer. A rank is 1 for the most likely token,
+    and None if it is unknown.
     """
 
-    def rated(token: int, log_prob: float, rank: int | None) -> PromptLogProb:
+    def rated(token: int, log_prob: float, rank: int | None) -> dict[str, Any]:
         text = tokenizer.token_text(token)
-        return PromptLogProb(logprob=log_prob, rank=rank, decoded_token=text)
+        return {"logprob": log_prob, "rank": rank, "decoded_token": text}
 
-    rows: PromptLogProbs = []
+    rows: list[dict[int, dict[str, Any]] | None] = []
     for token, log_prob, top in _rated(prompt, chunk):
         if log_prob is None:
             rows.append(None)
@@ -118,34 +88,33 @@ def prompt_log_probs(
 
 
 def chat_log_probs(
-    tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool
-) -> ChatLogProbs:
-    """Return rows in the format of chats. as_ids: name tokens by id instead of by text."""
+    tokenizer: ChatTokenizer, tokens: Iterable[AnswerToken], *, as_ids: bool
+) -> dict[str, Any]:
+    """Return log-probabilities in the format of chats. as_ids: name tokens by id, not by text."""
 
-    def rated(token: int, text: str, raw: bytes | None, log_prob: float) -> Alternative:
+    def rated(token: int, text: str, raw: bytes | None, log_prob: float) -> dict[str, Any]:
         name = f"token_id:{token}" if as_ids else text
-        return Alternative(token=name, logprob=log_prob, bytes=None if raw is None else list(raw))
+        return {"token": name, "logprob": log_prob, "bytes": None if raw is None else list(raw)}
 
-    def alternatives(row: LogProbRow) -> list[Alternative]:
-        return [
-            rated(token, tokenizer.token_text(token), tokenizer.token_bytes(token), log_prob)
-            for token, log_prob in row.top
+    content = []
+    for token in tokens:
+        alternatives = [
+            rated(other, tokenizer.token_text(other), tokenizer.token_bytes(other), log_prob)
+            for other, log_prob in token.top
         ]
-
-    content = [
-        ChatLogProb(
-            **dict(rated(row.token, row.text, row.raw, row.log_prob or 0.0)),
-            top_logprobs=alternatives(row),
-        )
-        for row in rows
-    ]
-    return ChatLogProbs(content=content, refusal=None)
+        chosen = rated(token.id, *shown(tokenizer, token), token.log_prob or 0.0)
+        content.append(chosen | {"top_logprobs": alternatives})
+    return {"content": content, "refusal": None}
 
 
 def completion_log_probs(
-    tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool
-) -> CompletionLogProbs:
-    """Return rows in the format of completions. as_ids: name tokens by id instead of by text."""
+    tokenizer: ChatTokenizer, tokens: Iterable[AnswerToken], *, as_ids: bool
+) -> dict[str, list[Any]]:
+    """Return log-probabilities in the format of completions.
+
+    as_ids: name tokens by id, not by text. The first token of an echoed prompt has no
+    log-probability. text_offset: start of each token in the text, in characters.
+    """
 
     def name(token: int, text: str, raw: bytes | None) -> str:
         """Return OpenAI's name: the text, or the bytes if they aren't whole characters."""
@@ -155,20 +124,19 @@ def completion_log_probs(
             return text
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
-    names = [name(row.token, row.text, row.raw) for row in rows]
-    tops: list[dict[str, float] | None] = []
-    for row in rows:
-        if row.log_prob is None:
-            tops.append(None)
-            continue
-        top: dict[str, float] = {}
-        for token, log_prob in [*row.top, (row.token, row.log_prob)]:
-            known_as = name(token, tokenizer.token_text(token), tokenizer.token_bytes(token))
+    made: dict[str, list[Any]] = {
+        "tokens": [],
+        "token_logprobs": [],
+        "top_logprobs": [],
+        "text_offset": [],
+    }
+    for token in tokens:
+        top: dict[str, float | None] = {}
+        for other, log_prob in [*token.top, (token.id, token.log_prob)]:
+            known_as = name(other, tokenizer.token_text(other), tokenizer.token_bytes(other))
             top.setdefault(known_as, log_prob)
-        tops.append(top)
-    return CompletionLogProbs(
-        tokens=names,
-        token_logprobs=[row.log_prob for row in rows],
-        top_logprobs=tops,
-        text_offset=[row.offset for row in rows],
-    )
+        made["tokens"].append(name(token.id, *shown(tokenizer, token)))
+        made["token_logprobs"].append(token.log_prob)
+        made["top_logprobs"].append(None if token.log_prob is None else top)
+        made["text_offset"].append(token.offset)
+    return made

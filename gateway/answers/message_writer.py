@@ -6,12 +6,18 @@ from collections.abc import Iterator
 
 from pydantic_core import from_json
 
-from tandem.gateway.answers.adapted_writer import AdaptedWriter, Object
-from tandem.gateway.answers.parts import AnswerPart, Step, parsed
+from tandem.gateway.answers.adapted_writer import AdaptedWriter, AnswerPart, parsed
+from tandem.gateway.answers.writer import Object
 from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.message_requests import MessageRequest
 
 STOP_REASONS = {None: None, "stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+# The type of the delta and its field, by the kind of part.
+DELTAS = {
+    "reasoning": ("thinking_delta", "thinking"),
+    "text": ("text_delta", "text"),
+    "call": ("input_json_delta", "partial_json"),
+}
 
 
 class MessageWriter(AdaptedWriter[MessageRequest]):
@@ -25,7 +31,7 @@ class MessageWriter(AdaptedWriter[MessageRequest]):
             "type": "message",
             "role": "assistant",
             "model": self._fields["model"],
-            "content": [_block(part) for part in self._parts.all],
+            "content": [_block(part) for part in self._parts],
             **self._stopped,
             "usage": self._usage,
             **self.statistics,
@@ -34,7 +40,7 @@ class MessageWriter(AdaptedWriter[MessageRequest]):
     @property
     def _stopped(self) -> Object:
         reason = STOP_REASONS[self._answer.finish_reason]
-        sequence = (self._answer.statistics or {}).get("stop_string")
+        sequence = self._answer.statistics.get("stop_string")
         if reason == "end_turn" and sequence is not None:
             reason = "stop_sequence"
         return {
@@ -45,33 +51,28 @@ class MessageWriter(AdaptedWriter[MessageRequest]):
     @property
     def _usage(self) -> Object:
         return {
-            "input_tokens": self.usage.prompt_tokens - self.cached,
+            "input_tokens": self.usage["prompt_tokens"] - self.cached,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": self.cached,
-            "output_tokens": self.usage.completion_tokens,
+            "output_tokens": self.usage["completion_tokens"],
             "output_tokens_details": {"thinking_tokens": self.num_reasoning_tokens},
         }
 
     def first_events(self) -> Iterator[Object]:
         nothing = {"stop_reason": None, "stop_sequence": None}
-        usage = {"input_tokens": self.usage.prompt_tokens, "output_tokens": 0}
+        usage = {"input_tokens": self.usage["prompt_tokens"], "output_tokens": 0}
         yield {"type": "message_start", "message": self.response() | nothing | {"usage": usage}}
 
-    def events(self, step: Step) -> Iterator[Object]:
-        what, part, text = step
-        if what == "begins":
-            block = _block(part)
-            yield {"type": "content_block_start", "index": part.index, "content_block": block}
-        elif what == "grows":
-            kind, field = {
-                "reasoning": ("thinking_delta", "thinking"),
-                "text": ("text_delta", "text"),
-                "call": ("input_json_delta", "partial_json"),
-            }[part.kind]
-            delta = {"type": kind, field: text}
-            yield {"type": "content_block_delta", "index": part.index, "delta": delta}
-        else:
-            yield {"type": "content_block_stop", "index": part.index}
+    def begins(self, part: AnswerPart) -> Iterator[Object]:
+        yield {"type": "content_block_start", "index": part.index, "content_block": _block(part)}
+
+    def grows(self, part: AnswerPart, text: str) -> Iterator[Object]:
+        kind, field = DELTAS[part.kind]
+        delta = {"type": kind, field: text}
+        yield {"type": "content_block_delta", "index": part.index, "delta": delta}
+
+    def ends(self, part: AnswerPart) -> Iterator[Object]:
+        yield {"type": "content_block_stop", "index": part.index}
 
     def end(self) -> bytes:
         delta = {"type": "message_delta", "delta": self._stopped, "usage": self._usage}

@@ -6,6 +6,7 @@ never taken back.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 BEGIN, END = "<think>", "</think>"
@@ -26,46 +27,50 @@ class ReasoningSplitter:
     """
 
     def __init__(self, *, begun: bool) -> None:
-        self._held = ""  # a possible start of a tag, and white space before it
-        self._thinks = self._at_edge = begun
-        self._answers = False
-        self._may_begin = True
+        self._text = ""  # not returned yet
+        self._new = Split()
+        self._thinks = begun
+        self._splitting = self._split()
 
     def feed(self, text: str) -> Split:
-        text, self._held = self._held + text, ""
-        if self._answers:
-            return Split(content=self._inside(text))
-        if self._may_begin:
-            bare = text.lstrip(SPACE)
-            if BEGIN.startswith(bare) and bare != BEGIN:
-                self._held = text
-                return Split()
-            self._may_begin = False
-            if bare.startswith(BEGIN):
-                self._thinks = self._at_edge = True
-                text = bare.removeprefix(BEGIN)
-            elif not self._thinks:
-                self._answers = True
-                return Split(content=text)
-        thoughts, end, answer = text.partition(END)
-        if end:
-            reasoning = self._inside(thoughts.rstrip(SPACE))
-            self._answers = self._at_edge = True
-            return Split(reasoning, self._inside(answer))
-        length = _length_before_edge(thoughts)
-        self._held = thoughts[length:]
-        return Split(self._inside(thoughts[:length]))
+        self._new = Split()
+        self._text += text
+        next(self._splitting)
+        return self._new
 
     def end(self) -> Split:
         """Return the text that was held back until the end of the answer."""
-        held, self._held = self._held, ""
-        return Split(self._inside(held.rstrip(SPACE))) if self._thinks else Split(content=held)
+        return Split(self._text.rstrip(SPACE)) if self._thinks else Split(content=self._text)
 
-    def _inside(self, text: str) -> str:
-        if self._at_edge:
-            text = text.lstrip(SPACE)
-            self._at_edge = not text
-        return text
+    def _split(self) -> Iterator[None]:
+        """Consume the text. Yield whenever more of it is needed."""
+        if self._thinks:
+            yield from self._skip_space()
+        while (bare := self._text.lstrip(SPACE)) != BEGIN and BEGIN.startswith(bare):
+            yield
+        if bare.startswith(BEGIN):
+            self._thinks, self._text = True, bare.removeprefix(BEGIN)
+            yield from self._skip_space()
+        while self._thinks:
+            thoughts, end, answer = self._text.partition(END)
+            length = len(thoughts.rstrip(SPACE)) if end else _length_before_edge(thoughts)
+            self._new = Split(self._new.reasoning + thoughts[:length])
+            self._text = answer if end else thoughts[length:]
+            if end:
+                self._thinks = False
+                yield from self._skip_space()
+            else:
+                yield
+        while True:
+            self._new, self._text = self._new._replace(content=self._text), ""
+            yield
+
+    def _skip_space(self) -> Iterator[None]:
+        """Drop white space up to other text."""
+        while not (bare := self._text.lstrip(SPACE)):
+            self._text = ""
+            yield
+        self._text = bare
 
 
 def _length_before_edge(thoughts: str) -> int:

@@ -7,8 +7,8 @@ from http import HTTPStatus
 from itertools import count
 from typing import Any
 
-from tandem.gateway.answers.adapted_writer import AdaptedWriter, Object
-from tandem.gateway.answers.parts import AnswerPart, Step
+from tandem.gateway.answers.adapted_writer import AdaptedWriter, AnswerPart
+from tandem.gateway.answers.writer import Object
 from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.response_requests import ResponseRequest, TextFormat, TextOptions
 
@@ -47,7 +47,7 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
             "max_output_tokens": asked.max_output_tokens,
             "metadata": asked.metadata,
             "model": self._fields["model"],
-            "output": [_item(part) for part in self._parts.all],
+            "output": [_item(part) for part in self._parts],
             "parallel_tool_calls": asked.parallel_tool_calls,
             "previous_response_id": None,
             "reasoning": {"effort": chat.reasoning_effort, "summary": None},
@@ -69,11 +69,11 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
             return response
         usage = self.usage
         response["usage"] = {
-            "input_tokens": usage.prompt_tokens,
+            "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": 0},
-            "output_tokens": usage.completion_tokens,
+            "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": self.num_reasoning_tokens},
-            "total_tokens": usage.total_tokens,
+            "total_tokens": usage["total_tokens"],
         }
         return response | self.statistics
 
@@ -90,27 +90,27 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
         yield {"type": "response.created", "response": begun}
         yield {"type": "response.in_progress", "response": begun}
 
-    def events(self, step: Step) -> Iterator[Object]:
-        what, part, text = step
-        item, name = _item(part), NAMES[part.kind]
-        place: Object = {"item_id": item["id"], "output_index": part.index}
+    def begins(self, part: AnswerPart) -> Iterator[Object]:
+        added = "response.output_item.added"
+        yield {"type": added, "output_index": part.index, "item": _item(part)}
         if part.kind != "call":
-            place["content_index"] = 0
-        added = {"output_index": part.index, "item": item}
-        log_probs: Object = {"logprobs": []} if part.kind == "text" else {}
-        if what == "begins":
-            yield {"type": "response.output_item.added", **added}
-            if part.kind != "call":
-                yield {"type": "response.content_part.added", **place, "part": _content(part)}
-        elif what == "grows":
-            yield {"type": f"{name}.delta", **place, "delta": text, **log_probs}
+            place = _place(part)
+            yield {"type": "response.content_part.added", **place, "part": _content(part)}
+
+    def grows(self, part: AnswerPart, text: str) -> Iterator[Object]:
+        delta: Object = {"type": f"{NAMES[part.kind]}.delta", **_place(part), "delta": text}
+        yield delta | {"logprobs": []} if part.kind == "text" else delta
+
+    def ends(self, part: AnswerPart) -> Iterator[Object]:
+        done, place = f"{NAMES[part.kind]}.done", _place(part)
+        if part.kind == "call":
+            yield {"type": done, **place, "arguments": part.text, "name": part.name}
         else:
-            field = {"arguments": part.text, "name": part.name}
-            done = field if part.kind == "call" else {"text": part.text, **log_probs}
-            yield {"type": f"{name}.done", **place, **done}
-            if part.kind != "call":
-                yield {"type": "response.content_part.done", **place, "part": _content(part)}
-            yield {"type": "response.output_item.done", **added}
+            log_probs: Object = {"logprobs": []} if part.kind == "text" else {}
+            yield {"type": done, **place, "text": part.text, **log_probs}
+            yield {"type": "response.content_part.done", **place, "part": _content(part)}
+        done = "response.output_item.done"
+        yield {"type": done, "output_index": part.index, "item": _item(part)}
 
     def end(self) -> bytes:
         response = self.response()
@@ -128,8 +128,17 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
         return self.event({"type": "response.failed", "response": response})
 
 
+def _item_id(part: AnswerPart) -> str:
+    return PREFIXES[part.kind] + part.id
+
+
+def _place(part: AnswerPart) -> Object:
+    place: Object = {"item_id": _item_id(part), "output_index": part.index}
+    return place if part.kind == "call" else place | {"content_index": 0}
+
+
 def _item(part: AnswerPart) -> Object:
-    item: Object = {"id": PREFIXES[part.kind] + part.id, "status": part.status}
+    item: Object = {"id": _item_id(part), "status": part.status}
     if part.kind == "call":
         called = {"call_id": part.id, "name": part.name, "arguments": part.text}
         return {"type": "function_call", **item, **called}

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.answers.tokens import AnswerToken, TokenTexts
-from tandem.gateway.protocol.responses import FinishReason
 from tandem.gateway.tools.parser import CallDelta, Piece, ToolCallParser
-from tandem.gateway.triton.backend import ResponseChunk
+from tandem.gateway.triton.backend import FinishReason, ResponseChunk
+
+NOTHING = ResponseChunk("", [], 0, 0, 0)  # before the first chunk
 
 
 class AnswerDelta(NamedTuple):
@@ -71,17 +72,13 @@ class AnswerState:
     only_calls: bool = False
     num_tokens: int = 0
     finish_reason: FinishReason | None = None
-    statistics: Mapping[str, Any] | None = None
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
     begun: bool = False
+    last: ResponseChunk = NOTHING
 
     def count(self, chunk: ResponseChunk) -> None:
         self.num_tokens += len(chunk.tokens)
         self.finish_reason = chunk.finish_reason
-        self.statistics = chunk.statistics
-        self.num_draft_tokens = chunk.num_draft_tokens
-        self.num_accepted_tokens = chunk.num_accepted_tokens
+        self.last = chunk
 
     def delta(self, chunk: ResponseChunk) -> AnswerDelta:
         """Return what a chunk adds to the answer. The chunk must have been counted."""
@@ -120,14 +117,19 @@ class AnswerState:
         )
 
     @property
+    def statistics(self) -> Mapping[str, Any]:
+        """The loop's statistics; empty until the answer ends."""
+        return self.last.statistics or {}
+
+    @property
     def num_cached_prompt_tokens(self) -> int | None:
         """Number of prompt tokens from the KV cache; None if the target doesn't report it."""
-        return None if self.statistics is None else self.statistics["num_cached_prompt_tokens"]
+        return self.statistics.get("num_cached_prompt_tokens")
 
     @property
     def prediction_tokens(self) -> tuple[int, int]:
         """Accepted and rejected draft tokens from the prediction; 0 until the answer ends."""
-        drafted = (self.statistics or {}).get("by_drafter", {}).get("prediction")
+        drafted = self.statistics.get("by_drafter", {}).get("prediction")
         if drafted is None:
             return 0, 0
         accepted = drafted["num_accepted_draft_tokens"]
@@ -136,17 +138,15 @@ class AnswerState:
     @property
     def warnings(self) -> list[str]:
         """Parts of the guide that aren't enforced; empty until the answer ends."""
-        guide = (self.statistics or {}).get("guide") or {}
+        guide = self.statistics.get("guide") or {}
         return list(guide.get("warnings", ()))
 
     @property
     def speculation(self) -> Mapping[str, Any]:
         """Statistics of speculation. An interrupted answer only has total token counts."""
-        if self.statistics is not None:
-            return self.statistics
-        return {
+        return self.statistics or {
             "num_spec_steps": 0,
-            "num_draft_tokens": self.num_draft_tokens,
-            "num_accepted_draft_tokens": self.num_accepted_tokens,
+            "num_draft_tokens": self.last.num_draft_tokens,
+            "num_accepted_draft_tokens": self.last.num_accepted_tokens,
             "acceptance_histogram": [],
         }

@@ -15,11 +15,12 @@ ORIGINS = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENG
 
 
 class AnswerToken(NamedTuple):
-    """A token of an answer, with its text.
+    """A token of an answer or of an echoed prompt, with its text.
 
     offset: start of the text in the answer, in characters. length: number of characters that the
     token completes; a stop string may leave fewer of them in the text. round, kind, log_prob: None
-    unless requested. top: the most likely tokens and their log-probabilities, best first.
+    unless requested; the first token of a prompt has no log_prob. top: the most likely tokens and
+    their log-probabilities, best first.
     """
 
     offset: int

@@ -7,10 +7,10 @@ import string
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from pydantic_core import to_json
 
@@ -18,31 +18,17 @@ from tandem.contract.entry import KINDS
 from tandem.gateway.answers.log_probs import (
     chat_log_probs,
     completion_log_probs,
-    log_prob_rows,
     prompt_log_probs,
+    rated_tokens,
 )
 from tandem.gateway.answers.state import AnswerDelta, AnswerState
 from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.requests import GenerationRequest, StreamOptions
-from tandem.gateway.protocol.responses import (
-    ChatLogProbs,
-    ChatMessage,
-    Choice,
-    Completion,
-    CompletionLogProbs,
-    CompletionTokensDetails,
-    FunctionCall,
-    PromptTokensDetails,
-    RequestMetrics,
-    SpeculationSoFar,
-    SpeculativeDecoding,
-    TokenDetail,
-    ToolCall,
-    Usage,
-)
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.parser import CallDelta
 from tandem.gateway.triton.backend import ResponseChunk
+
+Object: TypeAlias = dict[str, Any]  # of a response, as in the API's JSON
 
 # Mistral's templates accept only call ids of 9 letters and digits.
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
@@ -66,10 +52,10 @@ class Writer(ABC):
         model: str,
         fingerprint: str,
     ) -> None:
-        self._body = body
+        self.body = body
         self.answers = answers
         self._tokenizer = tokenizer
-        self._fields: dict[str, Any] = {
+        self._fields: Object = {
             "id": self.prefix + uuid.uuid4().hex,
             "created": int(time.time()),
             "model": model,
@@ -77,40 +63,50 @@ class Writer(ABC):
         }
 
     @property
-    def usage(self) -> Usage:
-        """Token counts so far. A prompt with several choices counts once."""
-        firsts = self.answers[:: self._body.n]
+    def usage(self) -> Object:
+        """OpenAI's token counts so far. A prompt with several choices counts once.
+
+        The end-of-sequence token doesn't count. A draft token from the prediction that is proposed
+        again counts again.
+        """
+        firsts = self.answers[:: self.body.n]
         prompts = sum(len(answer.prompt.ids) for answer in firsts)
         new = sum(answer.num_tokens for answer in self.answers)
-        usage = Usage(prompt_tokens=prompts, completion_tokens=new, total_tokens=prompts + new)
+        usage: Object = {
+            "prompt_tokens": prompts,
+            "completion_tokens": new,
+            "total_tokens": prompts + new,
+        }
         cached = [answer.num_cached_prompt_tokens for answer in firsts]
         known = [count for count in cached if count is not None]
         if len(known) == len(cached):
-            usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(known))
-        if self._body.prediction is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": sum(known)}
+        if self.body.prediction is not None:
             counts = [answer.prediction_tokens for answer in self.answers]
             accepted, rejected = (sum(column) for column in zip(*counts, strict=True))
-            usage.completion_tokens_details = CompletionTokensDetails(
-                accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected
-            )
+            usage["completion_tokens_details"] = {
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": rejected,
+            }
         return usage
 
     @property
-    def speculation(self) -> SpeculativeDecoding:
+    def speculation(self) -> Object:
+        """Statistics of speculation so far, with vLLM's names."""
         statistics = [answer.speculation for answer in self.answers]
         steps, drafted, accepted = (
             sum(one[name] for one in statistics)
             for name in ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
         )
         histograms = [one["acceptance_histogram"] for one in statistics]
-        return SpeculativeDecoding(
-            num_spec_steps=steps,
-            num_draft_tokens=drafted,
-            num_accepted_draft_tokens=accepted,
-            draft_acceptance_rate=accepted / drafted if drafted else 0.0,
-            mean_acceptance_length=1 + accepted / steps if steps else 1.0,
-            acceptance_histogram=[sum(counts) for counts in zip_longest(*histograms, fillvalue=0)],
-        )
+        return {
+            "num_spec_steps": steps,
+            "num_draft_tokens": drafted,
+            "num_accepted_draft_tokens": accepted,
+            "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+            "mean_acceptance_length": 1 + accepted / steps if steps else 1.0,
+            "acceptance_histogram": [sum(n) for n in zip_longest(*histograms, fillvalue=0)],
+        }
 
     @abstractmethod
     def whole(self, chunks: Sequence[ResponseChunk]) -> bytes:
@@ -132,80 +128,88 @@ class Writer(ABC):
 class ChoicesWriter(Writer):
     """Writes answers as the choices of a completion.
 
-    prompt_in_choice: whether choices contain prompt details. log_probs: converts rows to the API's
-    format.
+    prompt_in_choice: whether choices contain prompt details. log_probs: returns the API's object
+    for tokens.
     """
 
     whole_object: ClassVar[str]
     chunk_object: ClassVar[str]
     prompt_in_choice: ClassVar[bool]
-    log_probs: ClassVar[Callable[..., ChatLogProbs | CompletionLogProbs]]
+    log_probs: ClassVar[Callable[..., Object]]
 
     def whole(self, chunks: Sequence[ResponseChunk]) -> bytes:
         made = self._with_statistics(self.whole_object)
         for number, chunk in enumerate(chunks):
             self._add(made, number, chunk, whole=True)
-        return made.json_bytes()
+        return json_bytes(made)
 
     def chunk(self, number: int, chunk: ResponseChunk) -> bytes:
-        made = Completion(object=self.chunk_object, choices=[], **self._fields)
+        made: Object = {**self._fields, "object": self.chunk_object, "choices": []}
         self._add(made, number, chunk, whole=False)
         options = self._stream_options
         if options.include_usage:
-            made.usage = self.usage if options.continuous_usage_stats else None
-        return sse(made.json_bytes())
+            made["usage"] = self.usage if options.continuous_usage_stats else None
+        return sse(made)
 
     def end(self) -> bytes:
         if not self._stream_options.include_usage:
             return DONE
-        return sse(self._with_statistics(self.chunk_object).json_bytes()) + DONE
+        return sse(self._with_statistics(self.chunk_object)) + DONE
 
     def failure(self, error: ApiError) -> bytes:
-        return sse(to_json(error.body)) + DONE
+        return sse(error.body) + DONE
 
     @abstractmethod
-    def choice(self, number: int, delta: AnswerDelta, *, whole: bool) -> Choice:
-        """Return answer `number`, or the part of it that a delta adds."""
+    def choice(self, delta: AnswerDelta, *, whole: bool) -> Object:
+        """Return what is specific to the API in an answer, or in the part that a delta adds."""
 
     @cached_property
     def _stream_options(self) -> StreamOptions:
-        return self._body.stream_options or StreamOptions()
+        return self.body.stream_options or StreamOptions()
 
-    def _with_statistics(self, name: str) -> Completion:
-        metrics = RequestMetrics(speculative_decoding=self.speculation)
-        return Completion(
-            object=name, choices=[], usage=self.usage, metrics=metrics, **self._fields
-        )
+    def _with_statistics(self, name: str) -> Object:
+        return {
+            **self._fields,
+            "object": name,
+            "choices": [],
+            "usage": self.usage,
+            "metrics": {"speculative_decoding": self.speculation},
+        }
 
-    def _add(self, made: Completion, number: int, chunk: ResponseChunk, *, whole: bool) -> None:
+    def _add(self, made: Object, number: int, chunk: ResponseChunk, *, whole: bool) -> None:
         """Add a choice, with the token and prompt details that the request asks for."""
-        body, answer, tokenizer = self._body, self.answers[number], self._tokenizer
+        body, answer, tokenizer = self.body, self.answers[number], self._tokenizer
         delta = answer.delta(chunk)
-        choice = self.choice(number, delta, whole=whole)
-        made.choices.append(choice)
+        choice = {
+            "index": number,
+            **self.choice(delta, whole=whole),
+            "logprobs": None,
+            "finish_reason": delta.finish_reason,
+        }
+        made["choices"].append(choice)
         if body.return_token_details:
-            choice.token_details = _token_details(delta)
+            choice["token_details"] = _token_details(delta)
             if not whole:
-                choice.speculation = SpeculationSoFar(
-                    num_rounds=chunk.num_rounds,
-                    num_draft_tokens=chunk.num_draft_tokens,
-                    num_accepted_draft_tokens=chunk.num_accepted_tokens,
-                )
+                choice["speculation"] = {
+                    "num_rounds": chunk.num_rounds,
+                    "num_draft_tokens": chunk.num_draft_tokens,
+                    "num_accepted_draft_tokens": chunk.num_accepted_tokens,
+                }
         if body.num_alternatives is not None:
-            rows = log_prob_rows(tokenizer, body, answer, delta)
+            rated = rated_tokens(tokenizer, body, answer, delta)
             as_ids = body.return_tokens_as_token_ids
-            choice.logprobs = self.log_probs(tokenizer, rows, as_ids=as_ids)
+            choice["logprobs"] = self.log_probs(tokenizer, rated, as_ids=as_ids)
         if body.return_token_ids:
-            choice.token_ids = list(chunk.tokens)
+            choice["token_ids"] = chunk.tokens
         if warnings := answer.warnings:
-            made.warnings = warnings
+            made["warnings"] = warnings
         if not delta.first:
             return
         place = choice if self.prompt_in_choice else made
         if body.return_token_ids:
-            place.prompt_token_ids = list(answer.prompt.ids)
+            place["prompt_token_ids"] = answer.prompt.ids
         if body.prompt_logprobs is not None:
-            place.prompt_logprobs = prompt_log_probs(
+            place["prompt_logprobs"] = prompt_log_probs(
                 tokenizer, answer.prompt.ids, chunk, body.prompt_logprobs
             )
 
@@ -219,24 +223,21 @@ class ChatWriter(ChoicesWriter):
     prompt_in_choice = False
     log_probs = staticmethod(chat_log_probs)
 
-    def choice(self, number: int, delta: AnswerDelta, *, whole: bool) -> Choice:
-        message = ChatMessage(content=delta.text)
+    def choice(self, delta: AnswerDelta, *, whole: bool) -> Object:
+        message: Object = {"content": delta.text}
         if delta.first:
-            message.role = "assistant"
+            message["role"] = "assistant"
         if whole:
-            message.refusal = None
+            message["refusal"] = None
         if delta.reasoning or (whole and delta.calls):
-            message.content = delta.text or None
+            message["content"] = delta.text or None
         if delta.reasoning:
-            message.reasoning = message.reasoning_content = delta.reasoning
+            # vLLM's clients read the first; clients of DeepSeek, SGLang, LiteLLM and older versions
+            # of vLLM read the second.
+            message["reasoning"] = message["reasoning_content"] = delta.reasoning
         if delta.calls:
-            message.tool_calls = [_tool_call(call, whole=whole) for call in delta.calls]
-        choice = Choice(index=number, logprobs=None, finish_reason=delta.finish_reason)
-        if whole:
-            choice.message = message
-        else:
-            choice.delta = message
-        return choice
+            message["tool_calls"] = [_tool_call(call, whole=whole) for call in delta.calls]
+        return {"message" if whole else "delta": message}
 
 
 class CompletionWriter(ChoicesWriter):
@@ -247,34 +248,42 @@ class CompletionWriter(ChoicesWriter):
     prompt_in_choice = True
     log_probs = staticmethod(completion_log_probs)
 
-    def choice(self, number: int, delta: AnswerDelta, *, whole: bool) -> Choice:  # noqa: ARG002
-        return Choice(
-            index=number, text=delta.text, logprobs=None, finish_reason=delta.finish_reason
-        )
+    def choice(self, delta: AnswerDelta, *, whole: bool) -> Object:  # noqa: ARG002
+        return {"text": delta.text}
 
 
-def sse(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
+def json_bytes(data: Mapping[str, Any]) -> bytes:
+    # A client's schema or a model's arguments may have 1e999 or NaN, which JSON can't represent.
+    return to_json(data, inf_nan_mode="null")
 
 
-def _token_details(delta: AnswerDelta) -> list[TokenDetail]:
-    details = [
-        TokenDetail(id=token.id, text=token.text, round=token.round, kind=KINDS[token.kind])
+def sse(data: Mapping[str, Any]) -> bytes:
+    return b"data: " + json_bytes(data) + b"\n\n"
+
+
+def _token_details(delta: AnswerDelta) -> list[Object]:
+    """Return the origins of tokens.
+
+    text: empty if a later token completes the character. round: starts at 1; 0 for tokens that a
+    guide forced before the first round.
+    """
+    details: list[Object] = [
+        {"id": token.id, "text": token.text, "round": token.round, "kind": KINDS[token.kind]}
         for token in delta.tokens
-        if token.round is not None and token.kind is not None
+        if token.kind is not None
     ]
     if details:
-        details[-1].text += delta.rest  # an incomplete character at the end of the answer
+        details[-1]["text"] += delta.rest  # an incomplete character at the end of the answer
     return details
 
 
-def _tool_call(call: CallDelta, *, whole: bool) -> ToolCall:
+def _tool_call(call: CallDelta, *, whole: bool) -> Object:
     """Return a call or a chunk of one. Only the first chunk has the call's id and name."""
-    made = ToolCall(function=FunctionCall(arguments=call.arguments))
-    if not whole:
-        made.index = call.index
+    function: Object = {"arguments": call.arguments}
+    made: Object = {"function": function} if whole else {"index": call.index, "function": function}
     if call.name is not None:
-        made.id, made.type, made.function.name = new_call_id(), "function", call.name
+        function["name"] = call.name
+        made |= {"id": new_call_id(), "type": "function"}
     return made
 
 

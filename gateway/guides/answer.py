@@ -10,10 +10,11 @@ from tandem.contract.guide import lark_regex
 from tandem.gateway.answers.reasoning import BEGIN, END
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides import lark
+from tandem.gateway.guides.lark import Rules
 from tandem.gateway.guides.structured_outputs import GrammarPart, RequestedGuide
 from tandem.gateway.protocol.requests import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.tools.grammar import CallGrammar, Rules, check_names
+from tandem.gateway.tools.grammar import CallGrammar, check_names
 
 # The names of the rule for content and of the rules for each function's calls.
 CONTENT, CALL = "content", re.compile(r"call_(\d+)")
@@ -53,14 +54,14 @@ def answer_guide(
         if guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
             raise _unsupported("tools", f"strict needs {BEGIN} to be one token of the model")
         rules = _after_reasoning(rules, tokenizer.tokens_apart, begun=begun)
-    return RequestedGuide("lark_grammar", rules.grammar, field, tuple(_parts(rules, body)))
+    grammar = lark.text_of(rules)
+    return RequestedGuide("lark_grammar", grammar, field, tuple(_parts(rules, body)))
 
 
 def _parts(rules: Rules, body: ChatRequest) -> Iterator[GrammarPart]:
     """Yield the locations of the client's schemas and texts in a grammar."""
-    line = 2  # the first line is the start rule
-    for rule in rules.others:
-        name = rule.partition(":")[0]
+    line = 1
+    for name, rule in rules.items():
         if name == CONTENT and body.guide:
             yield GrammarPart(line, body.guide.field)
         elif number := CALL.fullmatch(name):
@@ -109,7 +110,7 @@ def _content(guide: RequestedGuide) -> Rules:
         rule = lark.grammar(guide.text)
     else:
         raise _unsupported(guide.field, "a model that reasons needs the grammar in Lark")
-    return Rules(CONTENT, (f"{CONTENT}: {rule}",))
+    return {"start": CONTENT, CONTENT: rule}
 
 
 def _after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:
@@ -117,14 +118,14 @@ def _after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -
 
     begun: whether the prompt begins the reasoning. If not, reasoning is optional.
     """
-    rules = [f"thoughts[lazy]: {lark_regex(lark.ANYTHING + END)}"]
+    rules = {"thoughts[lazy]": lark_regex(lark.ANYTHING + END)}
     if END in tokens:  # spelled as plain text, the tag would also end the reasoning
         thought = lark.text_without(lark.ANYTHING + END + lark.ANYTHING)
-        rules = [f"THOUGHT: {thought}", f"thoughts: THOUGHT {lark.marker(END, tokens)}"]
+        rules = {"THOUGHT": thought, "thoughts": f"THOUGHT {lark.marker(END, tokens)}"}
     before = f"thoughts {SPACE_AFTER_REASONING}"
     if not begun:
         before = f"({lark.marker(BEGIN, tokens)} {before})?"
-    return Rules(f"{before} {answer.start}", (*rules, *answer.others))
+    return answer | rules | {"start": f"{before} {answer['start']}"}
 
 
 def _unsupported(field: str, why: str) -> ApiError:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from tandem.contract.guide import EXACT, LAYOUT_KEY, lark_regex, layout_of
 
 ANYTHING = "(?s:.*)"  # a regular expression
+Rules: TypeAlias = dict[str, str]  # expressions by name, with the start rule first
+
+
+def text_of(rules: Rules) -> str:
+    return "".join(f"{name}: {rule}\n" for name, rule in rules.items())
 
 
 def literal(text: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from itertools import islice
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -19,6 +19,8 @@ from pydantic_core import PydanticCustomError
 
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.gateway.errors import ApiCode
+
+Items = TypeVar("Items")
 
 MAX_LEVELS = 64  # maximum nesting of lists and objects, which are read recursively
 MAX_QUOTE = 40  # maximum characters of a client's text in an error
@@ -193,8 +195,9 @@ def _by_kind(kind_of: Callable[[Any], str | None]) -> Discriminator:
     )
 
 
-TEXT_OR_LIST = _by_kind(_text_or_list)
-TextOrTexts = Annotated[Annotated[str, Tag("str")] | Annotated[Texts, Tag("list[]")], TEXT_OR_LIST]
+TextOr = Annotated[
+    Annotated[str, Tag("str")] | Annotated[Items, Tag("list[]")], _by_kind(_text_or_list)
+]
 Prompts = Annotated[
     Annotated[str, Tag("str")]
     | Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES), Tag("list[str]")]
@@ -206,14 +209,13 @@ Prompts = Annotated[
 ]
 
 
-def by_type(types: Collection[str], message: str, *, default: str = "") -> Discriminator:
+def by_type(message: str, *, default: str = "") -> Discriminator:
     """Choose the model of an object by its `type`, for a union of models with tags `dict[TYPE]`.
 
     message: the error for other types. default: the type of an object without one.
     """
 
     def tag(value: Any) -> str | None:
-        kind = (value.get("type") or default) if isinstance(value, dict) else None
-        return f"dict[{kind}]" if kind in types else None
+        return f"dict[{value.get('type') or default}]" if isinstance(value, dict) else None
 
     return Discriminator(tag, custom_error_type="type", custom_error_message=message)

@@ -14,8 +14,8 @@ from tandem.gateway.protocol.adapted import AdaptedRequest, unsupported_fields
 from tandem.gateway.protocol.body import BodyObject, Strict
 from tandem.gateway.protocol.fields import (
     IGNORED,
-    TEXT_OR_LIST,
     Count,
+    TextOr,
     Texts,
     Unsupported,
     by_type,
@@ -54,9 +54,7 @@ class ToolUseBlock(Strict):
 
 
 TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True, max_length=MAX_PARTS)]
-TextOrBlocks = Annotated[
-    Annotated[str, Tag("str")] | Annotated[TextBlocks, Tag("list[]")], TEXT_OR_LIST
-]
+TextOrBlocks = TextOr[TextBlocks]
 
 
 class ToolResultBlock(Strict):
@@ -74,7 +72,6 @@ Block = Annotated[
     | Annotated[ToolUseBlock, Tag("dict[tool_use]")]
     | Annotated[ToolResultBlock, Tag("dict[tool_result]")],
     by_type(
-        ("text", "thinking", "redacted_thinking", "tool_use", "tool_result"),
         "must be a block of type text, tool_use, tool_result or thinking; "
         "images and documents aren't supported",
     ),
@@ -93,7 +90,7 @@ class AnthropicMessage(Strict):
     """A message. Unknown fields are ignored, including those in blocks."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[Annotated[str, Tag("str")] | Annotated[Blocks, Tag("list[]")], TEXT_OR_LIST]
+    content: TextOr[Blocks]
 
     @model_validator(mode="after")
     def _blocks_have_their_role(self) -> AnthropicMessage:

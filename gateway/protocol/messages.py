@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, Field, Tag, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.protocol.body import Strict
-from tandem.gateway.protocol.fields import TEXT_OR_LIST, TOO_DEEP, unreadable
+from tandem.gateway.protocol.fields import TOO_DEEP, TextOr, unreadable
 from tandem.gateway.protocol.tools import MAX_TOOLS
 
 MAX_MESSAGES = 10_000
@@ -27,12 +27,7 @@ class TextPart(Strict):
 
 
 Parts = Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)]
-
-
-Content = Annotated[
-    Annotated[str, Tag("str")] | Annotated[Parts, Tag("list[]")],
-    TEXT_OR_LIST,
-]
+Content = TextOr[Parts]
 
 
 def text_of(content: str | list[TextPart]) -> str:

@@ -16,7 +16,7 @@ from tandem.gateway.protocol.fields import (
     LogitBias,
     Penalty,
     Prompts,
-    TextOrTexts,
+    TextOr,
     Texts,
     TokenIds,
     field_error,
@@ -72,7 +72,7 @@ class GenerationRequest(GuidedRequest):
     """0 to 1; 0 is greedy."""
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     """Outputs per prompt; prompts x `n` is at most 128."""
-    stop: TextOrTexts = []
+    stop: TextOr[Texts] = []
     """A string or a list; the output ends before it."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     """A 64-bit integer (default: drawn per choice)."""
@@ -128,13 +128,9 @@ class GenerationRequest(GuidedRequest):
         return rest | {"type": "json_schema", "json_schema": {"schema": value["schema"]}}
 
     @model_validator(mode="after")
-    def _prompt_is_not_rated_in_a_stream(self) -> GenerationRequest:
+    def _stream_fields_agree(self) -> GenerationRequest:
         if self.prompt_logprobs is not None and self.stream:
             raise field_error("prompt_logprobs", "prompt_logprobs needs stream to be false")
-        return self
-
-    @model_validator(mode="after")
-    def _options_need_a_stream(self) -> GenerationRequest:
         if self.stream_options is not None and not self.stream:
             raise field_error("stream_options", "stream_options needs stream to be true")
         return self
@@ -182,15 +178,11 @@ class CompletionRequest(GenerationRequest):
         return None if value is False else value
 
     @model_validator(mode="after")
-    def _something_is_asked_for(self) -> CompletionRequest:
+    def _prompt_and_length_are_set(self) -> CompletionRequest:
         if self.max_tokens == 0 and not self.echo:
             raise field_error(
                 "max_tokens", "max_tokens must be at least 1 unless echo is true; got 0"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _prompt_is_there(self) -> CompletionRequest:
         if not self.prompt or not all(self.prompts):
             raise field_error("prompt", "prompt is empty; send at least one character or token")
         return self
@@ -300,33 +292,25 @@ class ChatRequest(GenerationRequest, TemplateRequest):
         return not self.parallel_tool_calls or isinstance(self.tool_choice, NamedToolChoice)
 
     @model_validator(mode="after")
-    def _only_allowed_tools(self) -> ChatRequest:
+    def _fields_agree(self) -> ChatRequest:
         if self.tool_choice == "none":
             self.tools = []
         elif isinstance(self.tool_choice, AllowedToolChoice):
             allowed = self.tool_choice.allowed_tools
             names = {tool.function.name for tool in allowed.tools}
-            if missing := names - {tool.function.name for tool in self.tools}:
-                name = quoted(min(missing))
+            if absent := names - {tool.function.name for tool in self.tools}:
+                name = quoted(min(absent))
                 raise field_error(
                     "tool_choice", f"tool_choice names '{name}', which isn't in tools"
                 )
             self.tools = [tool for tool in self.tools if tool.function.name in names]
             self.tool_choice = allowed.mode
-        return self
-
-    @model_validator(mode="after")
-    def _chosen_tool_is_there(self) -> ChatRequest:
         if self.must_call and not self.callable_tools:
             missing = "tool_choice needs tools"
             if isinstance(self.tool_choice, NamedToolChoice):
                 name = quoted(self.tool_choice.function.name)
                 missing = f"tool_choice names '{name}', which isn't in tools"
             raise field_error("tool_choice", missing)
-        return self
-
-    @model_validator(mode="after")
-    def _alternatives_need_log_probs(self) -> ChatRequest:
         if self.top_logprobs and not self.logprobs:
             raise field_error("top_logprobs", "top_logprobs needs logprobs to be true")
         return self

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Field, Tag, field_validator, model_validator
 
 from tandem.gateway.protocol.adapted import AdaptedRequest, unsupported_fields
 from tandem.gateway.protocol.body import BodyObject, Strict
 from tandem.gateway.protocol.fields import (
     IGNORED,
-    TEXT_OR_LIST,
     Count,
+    TextOr,
     Unsupported,
     by_type,
     field_error,
 )
 from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS
-from tandem.gateway.protocol.tools import MAX_TOOLS, Function, kind_of_choice
+from tandem.gateway.protocol.tools import MAX_TOOLS, Function, ToolChoiceOf
 
 _STATELESS = "nothing is stored; send the whole conversation as input"
 
@@ -32,11 +32,7 @@ class InputText(Strict):
     text: str
 
 
-Text = Annotated[
-    Annotated[str, Tag("str")]
-    | Annotated[list[InputText], Field(fail_fast=True, max_length=MAX_PARTS), Tag("list[]")],
-    TEXT_OR_LIST,
-]
+Text = TextOr[Annotated[list[InputText], Field(fail_fast=True, max_length=MAX_PARTS)]]
 
 
 def _as_content(text: str | list[InputText]) -> Any:
@@ -89,18 +85,11 @@ Item = Annotated[
     | Annotated[OutputItem, Tag("dict[function_call_output]")]
     | Annotated[ReasoningItem, Tag("dict[reasoning]")],
     by_type(
-        ("message", "function_call", "function_call_output", "reasoning"),
         "must be an item of type message, function_call, function_call_output or reasoning",
         default="message",
     ),
 ]
-Input = Annotated[
-    Annotated[str, Tag("str")]
-    | Annotated[
-        list[Item], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES), Tag("list[]")
-    ],
-    TEXT_OR_LIST,
-]
+Items = Annotated[list[Item], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
 
 
 class FunctionTool(Function):
@@ -208,7 +197,7 @@ class ResponseRequest(AdaptedRequest):
         "stream_options",  # the last event always has the usage, and events aren't padded
     }
 
-    input: Input
+    input: TextOr[Items]
     """A string, or items: messages, function calls, their outputs and reasoning."""
     instructions: str | None = None
     """A system message before the input (default: none)."""
@@ -216,12 +205,7 @@ class ResponseRequest(AdaptedRequest):
     """Maximum length of the output, reasoning included (default: as many as fit)."""
     tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
     """Functions that the model may call; OpenAI's own tools are rejected."""
-    tool_choice: Annotated[
-        Annotated[Literal["auto", "none", "required"], Tag("str")]
-        | Annotated[ToolChoiceAllowed, Tag("dict[allowed]")]
-        | Annotated[ToolChoiceFunction, Tag("dict[]")],
-        Discriminator(kind_of_choice),
-    ] = "auto"
+    tool_choice: ToolChoiceOf[ToolChoiceAllowed, ToolChoiceFunction] = "auto"
     """As in a chat, with OpenAI's flat objects."""
     parallel_tool_calls: bool = True
     text: TextOptions | None = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag
 
 from tandem.gateway.protocol.body import BodyObject, Strict
+
+Allowed = TypeVar("Allowed")
+Named = TypeVar("Named")
 
 MAX_TOOLS = 128
 
@@ -65,15 +68,16 @@ class NamedToolChoice(BodyObject):
     function: NamedFunction
 
 
-def kind_of_choice(value: Any) -> str:
+def _kind_of_choice(value: Any) -> str:
     if not isinstance(value, dict):
         return "str"
     return "dict[allowed]" if value.get("type") == "allowed_tools" else "dict[]"
 
 
-ToolChoice = Annotated[
+ToolChoiceOf = Annotated[
     Annotated[Literal["auto", "none", "required"], Tag("str")]
-    | Annotated[AllowedToolChoice, Tag("dict[allowed]")]
-    | Annotated[NamedToolChoice, Tag("dict[]")],
-    Discriminator(kind_of_choice),
+    | Annotated[Allowed, Tag("dict[allowed]")]
+    | Annotated[Named, Tag("dict[]")],
+    Discriminator(_kind_of_choice),
 ]
+ToolChoice = ToolChoiceOf[AllowedToolChoice, NamedToolChoice]

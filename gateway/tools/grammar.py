@@ -10,23 +10,13 @@ from typing import Any, NamedTuple
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.guides import lark
+from tandem.gateway.guides.lark import Rules
 from tandem.gateway.guides.structured_outputs import ANY_OBJECT, with_options
 from tandem.gateway.protocol.fields import quoted
 from tandem.gateway.protocol.tools import Function, Tool
 from tandem.gateway.tools.formats import ToolCallFormat
 
 SPACES = r"[ \t\r\n]*"
-
-
-class Rules(NamedTuple):
-    """A part of a grammar. start: its start expression. others: rules that the expression uses."""
-
-    start: str
-    others: tuple[str, ...] = ()
-
-    @property
-    def grammar(self) -> str:
-        return "\n".join([f"start: {self.start}", *self.others, ""])
 
 
 class CallGrammar(NamedTuple):
@@ -47,12 +37,12 @@ class CallGrammar(NamedTuple):
     open_objects: bool = False
 
     def calls(self) -> Rules:
-        return Rules("calls", (f"calls: {self._all}", *self._call))
+        return {"start": "calls", "calls": self._all, **self._call}
 
     def calls_or(self, content: Rules) -> Rules:
         """Return the grammar of an answer that consists of calls or of other content."""
         calls = self.calls()
-        return Rules(lark.one_of([calls.start, content.start]), (*calls.others, *content.others))
+        return calls | content | {"start": lark.one_of([calls["start"], content["start"]])}
 
     def text_or_calls(self) -> Rules:
         """Return the grammar of text with or without calls. Calls that start must be valid."""
@@ -63,17 +53,17 @@ class CallGrammar(NamedTuple):
                 for opening in (self.format.mark, *self.format.openings)
             )
             text = lark.text_without(f"({begins}){lark.ANYTHING}")
-            return self.calls_or(Rules("TEXT", (f"TEXT: {text}",)))
+            return self.calls_or({"start": "TEXT", "TEXT": text})
         begin = self.format.begin
         if begin in self.tokens:
             text = lark.text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
-            lead = f"lead: TEXT {self._marker(begin)}"
+            lead = {"lead": f"TEXT {self._marker(begin)}"}
         else:
             text = f"/{lark.ANYTHING}/"
-            lead = f"lead[lazy]: TEXT {lark.literal(begin)}"
+            lead = {"lead[lazy]": f"TEXT {lark.literal(begin)}"}
         start = "(TEXT | part)" if self.one_call else "(part* TEXT)"
-        part = f"part: lead {self._inside}"
-        return Rules(start, (f"TEXT: {text}", lead, part, *self._call))
+        part = f"lead {self._inside}"
+        return {"start": start, "TEXT": text, **lead, "part": part, **self._call}
 
     @property
     def _all(self) -> str:
@@ -92,17 +82,16 @@ class CallGrammar(NamedTuple):
         return f"{line_end} call {line_end} {self._marker(self.format.end)}"
 
     @property
-    def _call(self) -> tuple[str, ...]:
-        rules = []
+    def _call(self) -> Rules:
+        rules = {}
         for number, function in enumerate(tool.function for tool in self.tools):
             schema = parameters_of(function) if function.name in self.bound else ANY_OBJECT
             if self.open_objects:
                 schema = with_options(schema, additional_properties=True)
             name = json.dumps(function.name, ensure_ascii=False)
             begin = lark.literal(f'{{"name": {name}, "{self.format.arguments}": ')
-            rules.append(f'call_{number}: {begin} {lark.json_value(schema)} "}}"')
-        names = [f"call_{number}" for number in range(len(rules))]
-        return f"call: {lark.one_of(names)}", *rules
+            rules[f"call_{number}"] = f'{begin} {lark.json_value(schema)} "}}"'
+        return {"call": lark.one_of([*rules]), **rules}
 
     def _marker(self, text: str) -> str:
         return lark.marker(text, self.tokens)

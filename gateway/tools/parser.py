@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Generator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias, TypeVar
 
 from pydantic_core import from_json
 
@@ -39,6 +39,8 @@ class CallDelta:
 
 
 Piece: TypeAlias = str | CallDelta  # text, or part of a call
+Result = TypeVar("Result")
+More: TypeAlias = Generator[None, None, Result]
 
 
 class ObjectEnd:
@@ -78,113 +80,110 @@ class ToolCallParser:
     """Separates text from calls.
 
     names: names of the tools that the model may call. In formats without a mark around each call,
-    an object is a call only if it has one of these names.
+    an object is a call only if it has one of these names. in_call: whether a call has begun whose
+    arguments aren't complete.
+
+    The methods that return `More` consume the text. They yield whenever they need more of it.
     """
 
     def __init__(self, known: ToolCallFormat, names: Collection[str]) -> None:
+        self.in_call = False
         self._format = known
         self._names = frozenset(names)
-        # A state is a method that consumes text. It returns whether the next state may consume
-        # more.
-        self._outside = self._in_text if known.begin else self._in_last_text
-        self._state: Callable[[], bool] = self._in_text if known.begin else self._at_start
         self._text = ""  # not consumed yet
         self._held = ""  # consumed; becomes content unless a call follows
-        self._object = ObjectEnd()
+        self._is_markup = False  # whether text that isn't consumed yet belongs to a call
         self._num_calls = 0
         self._new: list[Piece] = []
+        self._parsing = self._parse_marked() if known.begin else self._parse_unmarked()
 
     @property
     def has_calls(self) -> bool:
         return self._num_calls > 0
 
-    @property
-    def in_call(self) -> bool:
-        """Whether a call has begun whose arguments aren't complete."""
-        if self._state == self._before_arguments:
-            return bool(self._format.begin or self._text.strip(SPACE))
-        return self._state == self._in_arguments
-
     def feed(self, text: str) -> list[Piece]:
         """Return the next pieces of the answer, in order."""
         self._new = []
         self._text += text
-        while self._state():
-            pass
+        next(self._parsing)
         return self._new
 
     def end(self) -> str:
         """Return the text that was held back until the end of the answer."""
-        left = self._held + self._text
-        if self._state in (self._in_arguments, self._after_arguments, self._after_call):
-            left = ""
+        left = "" if self._is_markup else self._held + self._text
         return "" if self.has_calls and not left.strip(SPACE) else left
 
-    def _take(self, length: int) -> str:
-        taken, self._text = self._text[:length], self._text[length:]
-        return taken
+    def _parse_marked(self) -> More[NoReturn]:
+        """Parse an answer in which a mark precedes each call."""
+        while True:
+            yield from self._text_before_call()
+            if (yield from self._call()):
+                yield from self._after_call()
 
-    def _hold_space(self) -> None:
-        self._held += self._take(len(self._text) - len(self._text.lstrip(SPACE)))
-
-    def _in_text(self) -> bool:
-        """Consume the text before a call, except white space directly before the call."""
-        begin = self._format.begin
-        text, found, _ = self._text.partition(begin)
-        if not found:
-            part = next(n for n in reversed(range(len(begin))) if text.endswith(begin[:n]))
-            text = text[: len(text) - part]
-        self._take(len(text))
-        if content := text.rstrip(SPACE):
-            self._new.append(self._held + content)
+    def _parse_unmarked(self) -> More[NoReturn]:
+        """Parse an answer that consists of calls and text after them, or of text."""
+        follows = yield from self._starts_with_call()
+        while follows:
+            follows = (yield from self._call()) and (yield from self._after_call())
+        while True:
+            self._new.append(self._held + self._take(len(self._text)))
             self._held = ""
-        self._held += text[len(content) :]
-        if found:
-            self._begin_call(len(begin))
-        return bool(found)
+            yield
 
-    def _in_last_text(self) -> bool:
-        self._new.append(self._held + self._take(len(self._text)))
-        self._held = ""
-        return False
+    def _text_before_call(self) -> More[None]:
+        """Consume the text before a call, and hold white space and the mark before the call."""
+        self._is_markup, begin, found = False, self._format.begin, ""
+        while not found:
+            text, found, _ = self._text.partition(begin)
+            if not found:
+                part = next(n for n in reversed(range(len(begin))) if text.endswith(begin[:n]))
+                text = text[: len(text) - part]
+            self._take(len(text))
+            if content := text.rstrip(SPACE):
+                self._new.append(self._held + content)
+                self._held = ""
+            self._held += text[len(content) :]
+            if not found:
+                yield
+        self._hold(len(begin))
 
-    def _at_start(self) -> bool:
-        """Decide whether the answer starts with a call."""
-        self._hold_space()
-        begins = "".join(letter for letter in self._text if letter not in SPACE)
-        if begins.startswith(self._format.openings):
-            self._begin_call(self._text.index("{"))
-        elif any(opening.startswith(begins) for opening in self._format.openings):
-            return False
-        else:
-            self._state = self._outside
-        return True
+    def _starts_with_call(self) -> More[bool]:
+        """Return whether the answer starts with a call, and hold the text before its object."""
+        openings = self._format.openings
+        while True:
+            self._hold_space()
+            begins = "".join(letter for letter in self._text if letter not in SPACE)
+            if begins.startswith(openings):
+                self._hold(self._text.index("{"))
+                return True
+            if not any(opening.startswith(begins) for opening in openings):
+                return False
+            yield
 
-    def _begin_call(self, length: int) -> None:
-        """Expect a call's object after `length` characters."""
-        self._held += self._take(length)
-        self._object = ObjectEnd()
-        self._state = self._before_arguments
-
-    def _before_arguments(self) -> bool:
-        """Hold back a call until its arguments begin or it is complete."""
-        self._hold_space()
-        head = HEAD.match(self._text)
-        if head is None and self._text[:1] in ("", "{") and not self._object.found(self._text):
-            return False
+    def _call(self) -> More[bool]:
+        """Consume a call up to the end of its object. Return False if it isn't a call."""
+        self._is_markup, whole = False, ObjectEnd()
+        while True:
+            self._hold_space()
+            head = HEAD.match(self._text)
+            if head or self._text[:1] not in ("", "{") or whole.found(self._text):
+                break
+            self.in_call = bool(self._format.begin or self._text)
+            yield
+        self.in_call = False
         try:
             if head is not None:
                 self._add_call(from_json(head[1]))
-                self._take(head.end())
-                self._object, self._state = ObjectEnd(), self._in_arguments
             else:
-                self._add_whole_call(self._text[: self._object.at])
-                self._take(self._object.at)
-                self._state = self._after_call
-        except ValueError:  # not a call
+                self._add_whole_call(self._text[: whole.at])
+        except ValueError:
             self._new.append(self._held)
-            self._state = self._outside
-        self._held = ""
+            self._held = ""
+            return False
+        self._is_markup = True
+        self._drop(head.end() if head else whole.at)
+        if head is not None:
+            yield from self._arguments()
         return True
 
     def _add_whole_call(self, text: str) -> None:
@@ -208,44 +207,58 @@ class ToolCallParser:
         self._new.append(CallDelta(self._num_calls, name, arguments))
         self._num_calls += 1
 
-    def _in_arguments(self) -> bool:
-        over = self._object.found(self._text)
-        if new := self._take(self._object.at):
-            if not self._new:  # the call began in an earlier text
-                self._new.append(CallDelta(self._num_calls - 1))
-            call = self._new[-1]
-            assert isinstance(call, CallDelta)
-            call.arguments += new
-        self._object.at = 0
-        if over:
-            self._object, self._state = ObjectEnd(depth=1), self._after_arguments
-        return over
-
-    def _after_arguments(self) -> bool:
-        """Skip other keys of the call, such as an id."""
+    def _arguments(self) -> More[None]:
+        """Consume the arguments, and other keys after them, such as an id."""
+        arguments, self.in_call = ObjectEnd(), True
+        while self.in_call:
+            self.in_call = not arguments.found(self._text)
+            if new := self._take(arguments.at):
+                if not self._new:  # the call began in an earlier text
+                    self._new.append(CallDelta(self._num_calls - 1))
+                call = self._new[-1]
+                assert isinstance(call, CallDelta)
+                call.arguments += new
+            arguments.at = 0
+            if self.in_call:
+                yield
+        others = ObjectEnd(depth=1)
         self._hold_space()
-        if not self._text or (self._text[0] == "," and not self._object.found(self._text)):
-            return False
-        self._take(self._object.at)
-        self._state = self._after_call
-        return True
+        while not self._text or (self._text[0] == "," and not others.found(self._text)):
+            yield
+            self._hold_space()
+        self._take(others.at)
 
-    def _after_call(self) -> bool:
-        """Wait for the end mark or the next call."""
-        self._hold_space()
-        known, text = self._format, self._text
-        if text.startswith("}"):  # the end of the call, or an extra brace
-            self._take(1)
-            self._held = ""
-        elif known.between and text.startswith(known.between):
-            self._begin_call(len(known.between))
-        elif known.end and text.startswith(known.end):
-            self._take(len(known.end))
-            self._held, self._state = "", self._outside
-        elif not known.end and text.startswith("{"):
-            self._begin_call(0)
-        elif known.end.startswith(text):
-            return False
-        else:
-            self._state = self._outside
-        return True
+    def _after_call(self) -> More[bool]:
+        """Consume the end mark. Return whether another call follows directly."""
+        between, end = self._format.between, self._format.end
+        while True:
+            self._hold_space()
+            if self._text.startswith("}"):  # the end of the call, or an extra brace
+                self._drop(1)
+            elif between and self._text.startswith(between):
+                self._hold(len(between))
+                return True
+            elif end and self._text.startswith(end):
+                self._drop(len(end))
+                return False
+            elif not end and self._text.startswith("{"):
+                return True
+            elif not end.startswith(self._text):
+                return False
+            else:
+                yield
+
+    def _take(self, length: int) -> str:
+        taken, self._text = self._text[:length], self._text[length:]
+        return taken
+
+    def _drop(self, length: int) -> None:
+        """Consume markup of a call, and forget the text that is held."""
+        self._take(length)
+        self._held = ""
+
+    def _hold(self, length: int) -> None:
+        self._held += self._take(length)
+
+    def _hold_space(self) -> None:
+        self._hold(len(self._text) - len(self._text.lstrip(SPACE)))

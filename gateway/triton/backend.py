@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import grpc
 import numpy as np
@@ -22,12 +22,12 @@ from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import LOG, STATUS_OF_CLASS, STATUS_OF_CODE, ApiError
 from tandem.gateway.models import ServedModels, served_models
-from tandem.gateway.protocol.responses import FinishReason
 from tandem.gateway.tasks import offload
 from tandem.gateway.triton.infer_stream import InferStream
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Inputs: TypeAlias = Mapping[Tensor, Value]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]  # OpenAI's
 
 GRPC_CODES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -109,7 +109,7 @@ class Triton:
         self._url = url
         self._connection = InferenceServerClient(url, channel_args=CHANNEL)
         self._models: asyncio.Task[ServedModels] | None = None
-        self._open: dict[InferStream, asyncio.Task[None] | None] = {}  # and the task that leaves it
+        self._open: set[InferStream] = set()
 
     async def ready(self) -> bool:
         """Whether the server runs the loop and accepts streams."""
@@ -150,9 +150,11 @@ class Triton:
             "outputs": [InferRequestedOutput(name) for name in (*tensors.ANSWER_OUTPUTS, *extras)],
         }
         stream = InferStream(self._connection, request, stop)
-        self._open[stream] = None
+        self._open.add(stream)
         try:
-            while (response := await stream.next()) is not None:
+            while (response := await stream.responses.get()) is not None:
+                if isinstance(response, Exception):
+                    raise response
                 yield await offload(response.ByteSize(), partial(_chunk, response))
         except InferenceServerException as error:
             raise await self._refusal(model, error.message()) from error
@@ -163,20 +165,12 @@ class Triton:
             status = GRPC_CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
             raise ApiError(status, _line(details)) from error
         finally:
-            self._leave(stream)
+            stream.leave().add_done_callback(lambda _: self._open.discard(stream))
 
     async def close(self) -> None:
-        for stream in list(self._open):
-            self._leave(stream)
-        leaving = [task for task in self._open.values() if task]
-        if leaving:
-            await asyncio.wait(leaving, timeout=SECONDS_TO_CLOSE)
+        if self._open:
+            await asyncio.wait([s.leave() for s in self._open], timeout=SECONDS_TO_CLOSE)
         await self._connection.close()
-
-    def _leave(self, stream: InferStream) -> None:
-        if stream in self._open and not self._open[stream]:
-            leaving = self._open[stream] = asyncio.create_task(stream.leave())
-            leaving.add_done_callback(lambda _: self._open.pop(stream))
 
     async def _served(self) -> ServedModels:
         try:

@@ -1,18 +1,22 @@
 """A gateway in the test process, with a scripted Triton."""
 
+import http.client
 import json
 import shutil
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from pathlib import Path
 
 import httpx2
+import openai
 import pytest
-from scripted_triton import ScriptedTriton
+from scripted_triton import ScriptedTriton, statistics
 
 from tandem.gateway import app as gateway
+from tandem.gateway.server import listen, serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tokenizer import ChatTokenizer
+from tandem.gateway.triton.backend import ResponseChunk
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
 TEMPLATE = (
@@ -91,6 +95,51 @@ def post(client):
             return await opened.post(path, json=body, headers=headers)
 
     return send
+
+
+@pytest.fixture
+def writes(triton, monkeypatch):
+    """A function that sets the chunks that the model writes. Long prompts are allowed."""
+    long = property(lambda _: 10**6)
+    monkeypatch.setattr("tandem.gateway.models.ServedModels.max_model_len", long)
+
+    def script(*chunks, finish_reason="stop", **figures):
+        *first, last = chunks or ("",)
+        end = statistics(0, cached=1) | figures
+        triton.script = lambda _: [
+            *(ResponseChunk(text, [5], 1, 4, 1) for text in first),
+            ResponseChunk(last, [6], 1, 4, 1, finish_reason, end),
+        ]
+
+    return script
+
+
+@pytest.fixture
+def openai_client(app):
+    """A function that returns a context with OpenAI's client of an application."""
+
+    @contextmanager
+    def opened(**given):
+        with listen("127.0.0.1", 0) as bound, serving(app(**given), bound):
+            url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+            with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as opened_client:
+                yield opened_client
+
+    return opened
+
+
+@contextmanager
+def request(port, **body):
+    """Send a request for a completion over a connection, which is closed at the end."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    headers = {"content-type": "application/json"}
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": "hi"} | body), headers)
+    try:
+        yield connection
+    finally:
+        if connection.sock:
+            connection.sock.close()
+        connection.close()
 
 
 def events(response):

@@ -1,8 +1,6 @@
 """The gateway handles clients that disconnect or read slowly, over real connections."""
 
 import contextlib
-import http.client
-import json
 import socket
 import time
 
@@ -16,7 +14,8 @@ from tandem.gateway import server
 from tandem.gateway.server import Connection, listen, serving
 from tandem.gateway.triton.backend import ResponseChunk
 
-PROMPT = {"prompt": "hi"}
+from .conftest import request
+
 LONG = 20_000  # chunks of a long answer
 BYTES = 200  # minimum size of a chunk
 
@@ -26,19 +25,6 @@ def port(app):
     """The port of a running gateway."""
     with listen("127.0.0.1", 0) as bound, serving(app(), bound):
         yield bound.getsockname()[1]
-
-
-@contextlib.contextmanager
-def request(port, **body):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    headers = {"content-type": "application/json"}
-    connection.request("POST", "/v1/completions", json.dumps(PROMPT | body), headers)
-    try:
-        yield connection
-    finally:
-        if connection.sock:
-            connection.sock.close()
-        connection.close()
 
 
 @pytest.mark.parametrize("chunks", [0, 1])

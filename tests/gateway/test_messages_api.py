@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
-from scripted_triton import HELLO, statistics
+from scripted_triton import HELLO
 
 from tandem.gateway.errors import ApiError
-from tandem.gateway.triton.backend import ResponseChunk
 
 pytestmark = pytest.mark.anyio
 TEMPLATES = Path(__file__).parents[1] / "data" / "chat_templates"
@@ -28,18 +27,11 @@ THOUGHTS = ("<think>Let me ", "see.</th", "ink>\n\nYes")
 
 
 @pytest.fixture
-def ask(post, triton, monkeypatch):
+def ask(post, writes):
     """A function that sends a request and returns the response. The model writes given chunks."""
-    large = property(lambda _: 10**6)
-    monkeypatch.setattr("tandem.gateway.models.ServedModels.max_model_len", large)
 
     async def asked(*chunks, template=TOOLS, reason="stop", stop_string=None, **given):
-        *first, last = chunks or ("",)
-        figures = statistics(0, cached=1) | {"stop_string": stop_string}
-        triton.script = lambda _: [
-            *(ResponseChunk(text, [5], 1, 4, 1) for text in first),
-            ResponseChunk(last, [6], 1, 4, 1, reason, figures),
-        ]
+        writes(*chunks, finish_reason=reason, stop_string=stop_string)
         return await post(PATH, HI | given, chat_template=template)
 
     return asked

@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_triton import statistics
 
 from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.protocol.messages import Message
-from tandem.gateway.triton.backend import ResponseChunk
 
 from .conftest import events
 
@@ -73,15 +71,11 @@ def test_reasoning_is_streamed_as_it_arrives():
 
 
 @pytest.fixture
-def chat(post, triton):
+def chat(post, writes):
     """A function that requests a chat from a model that writes given chunks."""
 
     async def ask(*chunks, finish_reason="stop", template=TEMPLATE, **given):
-        *first, last = chunks
-        triton.script = lambda _: [
-            *(ResponseChunk(text, [5], 1, 0, 0) for text in first),
-            ResponseChunk(last, [6], 1, 0, 0, finish_reason, statistics(0)),
-        ]
+        writes(*chunks, finish_reason=finish_reason)
         body = {"messages": [USER]} | given
         return await post("/v1/chat/completions", body, chat_template=template)
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from scripted_triton import HELLO, statistics
+from scripted_triton import HELLO
 
 from tandem.gateway.errors import ApiError
-from tandem.gateway.triton.backend import ResponseChunk
 
 pytestmark = pytest.mark.anyio
 TEMPLATES = Path(__file__).parents[1] / "data" / "chat_templates"
@@ -26,18 +25,11 @@ THOUGHTS = ("<think>Let me ", "see.</th", "ink>\n\nYes")
 
 
 @pytest.fixture
-def ask(post, triton, monkeypatch):
+def ask(post, writes):
     """A function that sends a request and returns the response. The model writes given chunks."""
-    large = property(lambda _: 10**6)
-    monkeypatch.setattr("tandem.gateway.models.ServedModels.max_model_len", large)
 
     async def asked(*chunks, template=TEMPLATES / "tools.jinja", reason="stop", **given):
-        *first, last = chunks or ("",)
-        figures = statistics(0, cached=1)
-        triton.script = lambda _: [
-            *(ResponseChunk(text, [5], 1, 4, 1) for text in first),
-            ResponseChunk(last, [6], 1, 4, 1, reason, figures),
-        ]
+        writes(*chunks, finish_reason=reason)
         return await post(PATH, {"input": "hi"} | given, chat_template=template)
 
     return asked

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import http.client
 import json
 import signal
 import socket
@@ -21,16 +20,10 @@ from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
 from tandem.gateway.tasks import RunningRequests
 
+from .conftest import request
+
 SECONDS = 30
 SUPPORT = Path(__file__).parents[1] / "support"
-
-
-@contextlib.contextmanager
-def request(port, **body):
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as one:
-        headers = {"content-type": "application/json"}
-        one.request("POST", "/v1/completions", json.dumps({"prompt": "hi"} | body), headers)
-        yield one
 
 
 def events_of(body):

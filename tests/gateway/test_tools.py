@@ -1,17 +1,12 @@
 """Chats support tools in prompts and tool calls in responses."""
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 
 import openai
 import pytest
 from matching import PLAIN, Matcher, tokenizer_with
 from pydantic import BaseModel
-from scripted_triton import statistics
-
-from tandem.gateway.server import listen, serving
-from tandem.gateway.triton.backend import ResponseChunk
 
 from .conftest import events
 
@@ -19,7 +14,6 @@ TEMPLATE = Path(__file__).parents[1] / "data" / "chat_templates" / "tools.jinja"
 CHATS = "/v1/chat/completions"
 USER = {"role": "user", "content": "Is it warm?"}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
-ROOM = 10**6  # maximum tokens of a prompt
 
 
 def strict(parameters):
@@ -29,22 +23,6 @@ def strict(parameters):
 
 def named(name):
     return {"type": "function", "function": {"name": name}}
-
-
-@pytest.fixture
-def writes(triton, monkeypatch):
-    """A function that sets the chunks that the model writes. Long prompts are allowed."""
-    room = property(lambda _: ROOM)
-    monkeypatch.setattr("tandem.gateway.models.ServedModels.max_model_len", room)
-
-    def script(*chunks, finish_reason="stop"):
-        *first, last = chunks or ("",)
-        triton.script = lambda _: [
-            *(ResponseChunk(text, [5], 1, 0, 0) for text in first),
-            ResponseChunk(last, [6], 1, 0, 0, finish_reason, statistics(0)),
-        ]
-
-    return script
 
 
 @pytest.fixture
@@ -271,16 +249,7 @@ class Weather(BaseModel):
     city: str
 
 
-@contextmanager
-def client_of(app):
-    """OpenAI's client for a gateway whose model writes tool calls."""
-    with listen("127.0.0.1", 0) as bound, serving(app(chat_template=TEMPLATE), bound):
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
-        with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
-            yield client
-
-
-def test_openais_client_reads_tool_calls(app, writes):
+def test_openais_client_reads_tool_calls(openai_client, writes):
     function = {"name": "weather", "parameters": Weather.model_json_schema()}
     asked = {
         "model": "bls_stream",
@@ -289,7 +258,7 @@ def test_openais_client_reads_tool_calls(app, writes):
     }
     text = 'So:\n<tool_call>\n{"name": "weather", "arguments": {"city": "K\u00f6ln"}}\n</tool_call>'
     writes(*text)
-    with client_of(app) as client:
+    with openai_client(chat_template=TEMPLATE) as client:
         with client.chat.completions.stream(**asked) as stream:
             streamed = stream.get_final_completion().choices[0]
         writes(text)
@@ -316,7 +285,9 @@ TWO = (
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_openais_client_parses_parallel_calls_into_pydantic_models(app, writes, triton, choice):
+def test_openais_client_parses_parallel_calls_into_pydantic_models(
+    openai_client, writes, triton, choice
+):
     """``pydantic_function_tool`` creates strict functions. The grammar contains their schemas."""
     asked = {
         "model": "bls_stream",
@@ -324,7 +295,7 @@ def test_openais_client_parses_parallel_calls_into_pydantic_models(app, writes, 
         "tools": [openai.pydantic_function_tool(model) for model in (Sum, Weather)],
         "tool_choice": choice,
     }
-    with client_of(app) as client:
+    with openai_client(chat_template=TEMPLATE) as client:
         writes(*TWO)
         with client.chat.completions.stream(**asked) as stream:
             streamed = stream.get_final_completion().choices[0]

@@ -60,8 +60,9 @@ def automaton(kind=GuideAutomaton):
 
 def test_every_slow_library_call_locks_the_automaton():
     made = automaton(Recording)
-    it = GuideMatcher(made, lambda _: made, Executor(), compiler()._vocabulary, [END])
-    it.check_start()
+    it = GuideMatcher(made, lambda _: made, Executor(), compiler()._tokenizer, [END])
+    it.walk([])
+    it.forced(1)
     assert it.take_forced(9) == encoded("fox")
     for tokens in (encoded(" a"), encoded(" b"), encoded(" jumps.")):
         it.walk([*tokens, END])
@@ -75,7 +76,7 @@ def test_every_slow_library_call_locks_the_automaton():
 
 def test_waiting_for_an_automaton_does_not_block_other_threads():
     made, done, waits = automaton(), threading.Event(), threading.Event()
-    it = GuideMatcher(made, lambda _: made, compiler()._executor, compiler()._vocabulary, [END])
+    it = GuideMatcher(made, lambda _: made, compiler()._executor, compiler()._tokenizer, [END])
 
     def wait():
         waits.set()

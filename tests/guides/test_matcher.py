@@ -235,9 +235,10 @@ def test_errors_do_not_quote_the_answer():
                 "deep_copy": self,
                 "get_error": "ParserTooComplex\n<state>secret",
                 "is_error": True,
+                "try_consume_tokens": 0,
             }.get(name)
 
     failed = GuideAutomaton(Failed(), Tried("", 0))
-    it = GuideMatcher(failed, lambda _: failed, None, compiler()._vocabulary, [END])
+    it = GuideMatcher(failed, lambda _: failed, None, compiler()._tokenizer, [END])
     with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
         it.walk([])

@@ -2,18 +2,14 @@
 
 import json
 
-import openai
 import pytest
 from llguidance import LLMatcher
 from matching import Matcher, spaced, tokenizer_with
 from pydantic import BaseModel
-from scripted_triton import statistics
 
 from tandem.contract.guide import lark_regex
 from tandem.gateway.guides import lark
 from tandem.gateway.guides.structured_outputs import GuidedRequest
-from tandem.gateway.server import listen, serving
-from tandem.gateway.triton.backend import ResponseChunk
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "required": ["b"]}
 NAMED = {"name": "thing", "strict": True, "description": "x", "schema": SCHEMA}
@@ -280,36 +276,26 @@ class City(BaseModel):
     people: int
 
 
-@pytest.fixture
-def openai_client(app, triton):
-    """OpenAI's client for a gateway whose model always returns one city."""
-    text = spaced({"name": "Köln", "people": 1})
-    triton.script = lambda _: [
-        *(ResponseChunk(letter, [5], 1, 0, 0) for letter in text[:-1]),
-        ResponseChunk(text[-1], [6], 1, 0, 0, "stop", statistics(0)),
-    ]
-    with listen("127.0.0.1", 0) as bound, serving(app(), bound):
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
-        with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
-            yield client
-
-
 MESSAGES = [{"role": "user", "content": "Which city?"}]
 
 
-def test_openais_client_parses_structured_answers(openai_client, triton):
+def test_openais_client_parses_structured_answers(openai_client, writes, triton):
+    writes(*spaced({"name": "Köln", "people": 1}))
     asked = {"model": "bls_stream", "messages": MESSAGES, "response_format": City}
-    answer = openai_client.chat.completions.parse(**asked)
+    with openai_client() as client:
+        with client.chat.completions.stream(**asked) as stream:
+            parsed = [event.parsed for event in stream if event.type == "content.done"]
+        writes(spaced({"name": "Köln", "people": 1}))
+        answer = client.chat.completions.parse(**asked)
+    assert parsed == [City(name="Köln", people=1)]
     assert answer.choices[0].message.parsed == City(name="Köln", people=1)
     schema = text_of(triton.asked[-1])
     assert schema["required"] == ["name", "people"]
     assert schema["additionalProperties"] is False
-    with openai_client.chat.completions.stream(**asked) as stream:
-        parsed = [event.parsed for event in stream if event.type == "content.done"]
-    assert parsed == [City(name="Köln", people=1)]
 
 
 def test_openais_client_can_send_vllms_fields(openai_client, triton):
     body = {"structured_outputs": {"choice": ["a", "b"]}}
-    openai_client.completions.create(model="bls_stream", prompt="hi", extra_body=body)
+    with openai_client() as client:
+        client.completions.create(model="bls_stream", prompt="hi", extra_body=body)
     assert text_of(triton.asked[-1]) == ["a", "b"]

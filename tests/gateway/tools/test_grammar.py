@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from matching import ADDED, PLAIN, SPECIAL, Matcher, spaced, tokenizer_with, tokens_apart
 
 from tandem.gateway.errors import ApiError
+from tandem.gateway.guides import lark
 from tandem.gateway.protocol.tools import Function, Tool
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.grammar import CallGrammar, check_names, parameters_of
@@ -81,7 +82,7 @@ def grammar(known, kind, tools=TOOLS, *, bound=None, one_call=False):
 def matcher(known, kind, tools=(), *, may=False, **given):
     tokenizer, made = grammar(known, kind, tools or TOOLS, **given)
     rules = made.text_or_calls() if may else made.calls()
-    return Matcher(tokenizer, rules.grammar)
+    return Matcher(tokenizer, lark.text_of(rules))
 
 
 def written(known, *calls):
