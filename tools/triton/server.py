@@ -37,6 +37,7 @@ STOP_SECONDS = 10.0  # then Triton is killed, because an idle gRPC stream can bl
 SUPERVISOR_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
 SECONDS_UNNOTICED = 10.0  # Triton notices within milliseconds that an engine has loaded
+SECONDS_TO_NOTICE = 2.0  # a client may notice Triton's end before the supervisor does
 SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server
 SECONDS_UNTAKEN = 30.0  # Triton accepts responses within milliseconds unless its streams hang
 
@@ -188,6 +189,13 @@ class TritonServer:
                     f"gRPC streams hang: Triton hasn't taken a response for {seconds:.0f} s"
                 )
 
+    def check(self) -> None:
+        """Raise TandemError if the server has ended, or ends within a moment."""
+        if self._supervisor is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._supervisor.wait(SECONDS_TO_NOTICE)
+                raise self._ended()
+
     def stop(self, on_wait: Callable[[str], None] = lambda _: None) -> None:
         """Stop the server and its stubs and remove its shared memory, if it is running.
 
@@ -302,7 +310,8 @@ class TritonServer:
             return self._failure(f"Triton's supervisor was killed by signal {-status}")
         if status > 128 and not self.log.failure:
             return self._failure(f"Triton was killed by signal {status - 128}")
-        return self._failure(self.log.failure or f"Triton ended: {self.log.last_error}")
+        ended = f"Triton ended with exit status {status}: {self.log.last_error}"
+        return self._failure(self.log.failure or ended)
 
     def _failure(self, reason: str) -> TandemError:
         """Return the error to raise, and keep the log."""

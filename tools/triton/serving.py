@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.signals import handled_by
 from tandem.tools.triton import repository
@@ -42,6 +43,9 @@ def serving(
             server.start()
         try:
             yield server
+        except TandemError:
+            server.check()  # if Triton has ended, this is the reason for the client's error
+            raise
         finally:
             try:
                 with status_line("stopping Triton (Ctrl-C kills it)") as show:
