@@ -30,11 +30,11 @@ from tandem.tools.profiles.engines.base import (
     EngineSection,
     Folder,
     KeyPath,
+    LookupSection,
     as_tuple,
 )
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.engines.llmapi import LlmApiTarget
-from tandem.tools.profiles.engines.lookup import LookupSection
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
 from tandem.tools.profiles.engines.torch import TorchDraft, TorchTarget
 from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget

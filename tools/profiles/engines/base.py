@@ -11,17 +11,25 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from tandem.bls.settings import LogitsType
+from tandem.bls.settings import LogitsType, LoopSettings
 from tandem.contract import model_parameters
 from tandem.contract.capabilities import Capabilities
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
 from tandem.engines.errors import LoadError
 from tandem.engines.load import KIND
 from tandem.tools.errors import suggestion
-from tandem.tools.profiles.checkpoint import Checkpoint, CheckpointError
+from tandem.tools.profiles.checkpoint import CheckpointError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -59,6 +67,7 @@ def as_tuple(value: Any) -> Any:
 
 
 Folder = Annotated[Path, BeforeValidator(resolve)]
+LoraAdapters = Mapping[Annotated[str, Field(min_length=1)], Folder]
 
 
 class ConfigSection(BaseModel):
@@ -76,6 +85,22 @@ class ConfigSection(BaseModel):
                     "unknown_key", "unknown key; {hint}", {"key": key, "hint": hint}
                 )
         return given
+
+
+class LookupSection(ConfigSection):
+    """Prompt lookup: copy the tokens that followed the same n-gram earlier.
+
+    The names are TensorRT-LLM's.
+    """
+
+    prompt_lookup_num_tokens: PositiveInt = LoopSettings.prompt_lookup_num_tokens
+    """Maximum draft tokens per round."""
+    max_matching_ngram_size: PositiveInt = LoopSettings.max_matching_ngram_size
+    """Longest n-gram to search for; shorter n-grams are tried next, down to 1 token."""
+    is_keep_all: bool = LoopSettings.lookup_keeps_all
+    """If the newest is used: skip occurrences that are too recent for a whole draft after them."""
+    is_use_oldest: bool = LoopSettings.lookup_uses_oldest
+    """Copy what follows the n-gram's oldest occurrence; false: its newest occurrence."""
 
 
 @dataclass(frozen=True)
@@ -138,57 +163,23 @@ class EngineSection(ConfigSection):
         """Raise ProfileError if weights are missing. By default, an engine has no weights."""
 
 
-class OwnEngineSection(EngineSection):
-    """A profile's section for an engine that Tandem implements."""
+def copied_settings(section: EngineSection, kind: type[Settings], **decided: Any) -> Settings:
+    """Return an engine's settings.
 
-    exclude_input_in_output: bool = True
-    """Omit the input from the output in direct calls to the engine."""
-
-    def settings_of(self, kind: type[Settings], **decided: Any) -> Settings:
-        """Return an engine's settings.
-
-        kind: a dataclass. Its fields are copied from the section's fields of the same names, except
-        the fields in ``decided``.
-        """
-        copied = {field.name for field in fields(kind)} - decided.keys()
-        return kind(**self.model_dump(include=copied), **decided)
-
-    def plan_of(self, kind: str, settings: Any, **facts: Any) -> EnginePlan:
-        """Return the plan of an engine with these settings.
-
-        kind: the module in `engines`. facts: the fields of the plan that aren't settings.
-        """
-        return EnginePlan(
-            parameters={
-                KIND: kind,
-                EXCLUDE_INPUT_IN_OUTPUT: json.dumps(self.exclude_input_in_output),
-                **model_parameters.encode(settings),
-            },
-            excludes_input=self.exclude_input_in_output,
-            max_seq_len=settings.max_seq_len,
-            kv_cache_tokens=settings.kv_cache_tokens,
-            kv_block_tokens=settings.kv_block_tokens,
-            decoupled=self.decoupled,
-            **facts,
-        )
-
-
-def sequence_length(
-    wanted: int | None, checkpoint: Checkpoint, key_path: KeyPath, *, most: int
-) -> int:
-    """Return max_seq_len in tokens.
-
-    wanted: the profile's value, or None for the checkpoint's maximum, up to ``most``. Raises
-    ProfileError if the checkpoint has fewer positions than ``wanted``.
+    kind: a dataclass. Its fields are copied from the section's fields of the same names, except
+    the fields in ``decided``.
     """
-    reach = checkpoint.max_positions
-    length = wanted or min(reach or most, most)
-    if reach is not None and length > reach:
-        raise ProfileError(
-            (*key_path, "max_seq_len"),
-            f"must be at most {reach}, the positions of {checkpoint.folder}; got {length}",
-        )
-    return length
+    copied = {field.name for field in fields(kind)} - decided.keys()
+    return kind(**section.model_dump(include=copied), **decided)
+
+
+def parameters_of(settings: Any, kind: str, *, excludes_input: bool) -> dict[str, str]:
+    """Return the parameters of an engine that Tandem implements. kind: the module in `engines`."""
+    return {
+        KIND: kind,
+        EXCLUDE_INPUT_IN_OUTPUT: json.dumps(excludes_input),
+        **model_parameters.encode(settings),
+    }
 
 
 def check_kv_cache(tokens: int, max_seq_len: int, *key_path: str | int) -> None:

@@ -18,11 +18,13 @@ from tandem.tools.profiles.checkpoint import TokenizerFolder, read_tokenizer
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
     EnginePlan,
+    EngineSection,
     Folder,
     KeyPath,
-    OwnEngineSection,
     ProfileError,
+    copied_settings,
     located,
+    parameters_of,
 )
 
 MAX_SEQ_LEN = 8192
@@ -48,7 +50,7 @@ class LanguageSection(ConfigSection):
     """Mean number of tokens until the end of sequence; 0: never."""
 
 
-class EmulatedDraft(OwnEngineSection):
+class EmulatedDraft(EngineSection):
     """An emulated engine."""
 
     role: ClassVar[Literal["draft", "target"]] = "draft"
@@ -72,6 +74,7 @@ class EmulatedDraft(OwnEngineSection):
     """Tokens in the KV cache (default: 64 whole sequences)."""
     kv_block_tokens: PositiveInt = EmulatedSettings.kv_block_tokens
     """Tokens in a block of the KV cache."""
+    exclude_input_in_output: bool = True
 
     @property
     def tokenizer_folder(self) -> Path:
@@ -86,14 +89,20 @@ class EmulatedDraft(OwnEngineSection):
         with located(*key_path, "tokenizer"):
             tokenizer = read_tokenizer(self.tokenizer)
         settings = self._settings(tokenizer, key_path)
-        return self.plan_of(
-            self.kind,
-            settings,
+        return EnginePlan(
             capabilities=capabilities.EMULATED,
+            parameters=parameters_of(
+                settings, self.kind, excludes_input=self.exclude_input_in_output
+            ),
+            excludes_input=self.exclude_input_in_output,
             vocab_size=settings.vocab_size,
+            max_seq_len=settings.max_seq_len,
+            kv_cache_tokens=settings.kv_cache_tokens,
+            kv_block_tokens=settings.kv_block_tokens,
             max_draft_len=settings.max_draft_len,
             end_ids=() if settings.end_id is None else (settings.end_id,),
             pad_id=tokenizer.special_id("pad_token"),
+            decoupled=self.decoupled,
         )
 
     def _settings(self, tokenizer: TokenizerFolder, key_path: KeyPath) -> EmulatedSettings:
@@ -105,7 +114,8 @@ class EmulatedDraft(OwnEngineSection):
             )
         low, high = _words(tokenizer)
         with located(*key_path):
-            return self.settings_of(
+            return copied_settings(
+                self,
                 EmulatedSettings,
                 role=self.role,
                 vocab_size=width,

@@ -23,12 +23,12 @@ from tandem.tools.profiles.engines.base import (
     EngineSection,
     Folder,
     KeyPath,
+    LoraAdapters,
     ProfileError,
     as_tuple,
     check_kv_cache,
     located,
 )
-from tandem.tools.profiles.engines.lora import LoraAdapters
 
 BACKEND = "tensorrtllm"
 # trtllm-build's name of a type -> Triton's name
