@@ -173,9 +173,8 @@ class Deployment:
 
 def _engine_settings(model: str, plan: EnginePlan, timeout: float) -> EngineSettings:
     """Return an engine's settings for the loop. timeout: maximum seconds per call."""
-    copied = {field.name for field in fields(EngineSettings)} - {"model", "timeout"}
-    facts = {name: getattr(plan, name) for name in copied}
-    return EngineSettings(model=model, timeout=timeout, **facts)
+    facts = {field.name: getattr(plan, field.name) for field in fields(EngineSettings)}
+    return EngineSettings(**facts | {"model": model, "timeout": timeout})
 
 
 def load(path: Path) -> Deployment:

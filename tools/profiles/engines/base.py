@@ -22,9 +22,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tandem.bls.settings import LogitsType, LoopSettings
+from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import model_parameters
-from tandem.contract.capabilities import Capabilities
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
 from tandem.engines.errors import LoadError
 from tandem.engines.load import KIND
@@ -103,36 +102,23 @@ class LookupSection(ConfigSection):
     """Copy what follows the n-gram's oldest occurrence; false: its newest occurrence."""
 
 
-@dataclass(frozen=True)
-class EnginePlan:
+@dataclass(frozen=True, kw_only=True)
+class EnginePlan(EngineSettings):
     """The facts about an engine that the rest of a deployment needs.
 
-    parameters: parameters of the engine's Triton model. vocab_size: width of the logits, including
-    padding. kv_cache_tokens: size of the KV cache. kv_block_tokens: tokens per block of the KV
-    cache. max_draft_len: the longest draft in tokens that the engine verifies. end_ids: ids of the
-    tokens that end an answer, may be empty; engines get the first one. excludes_input: the engine's
-    output omits the input. logits_dtype: Triton's name of the type. decoupled: clients can stream
-    from the engine. files: subfolder of the version folder -> the files in it. lora_adapters: the
-    names of the LoRA adapters, ordered by their numbers. client_adapters: clients may send their
-    own LoRA adapters. loop_files: like `files`, but for the loop's model.
+    model, timeout: set only for the loop. parameters: parameters of the engine's Triton model.
+    end_ids: ids of the tokens that end an answer, may be empty; engines get the first one. files:
+    subfolder of the version folder -> the files in it. loop_files: like `files`, but for the loop's
+    model.
     """
 
-    capabilities: Capabilities
+    model: str = ""
+    timeout: float = 0.0
     parameters: Mapping[str, str]
-    vocab_size: int
-    max_seq_len: int
-    kv_cache_tokens: int
-    kv_block_tokens: int
-    max_draft_len: int = 0
     end_ids: tuple[int, ...] = ()
     pad_id: int | None = None
-    excludes_input: bool = True
-    logits_dtype: LogitsType = "FP32"
-    decoupled: bool = False
     backend: str = "python"
     files: Mapping[str, list[Path]] = field(default_factory=dict)
-    lora_adapters: tuple[str, ...] = ()
-    client_adapters: bool = False
     loop_files: Mapping[str, list[Path]] = field(default_factory=dict)
 
 
