@@ -24,7 +24,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles import checks, vocabulary
 from tandem.tools.profiles.checkpoint import TokenizerFolder
 from tandem.tools.profiles.drafters import OwnDrafter, allowed_kinds, own_drafters
-from tandem.tools.profiles.engines.base import EnginePlan, ProfileError
+from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, located
 from tandem.tools.profiles.engines.torch import TorchTarget
 from tandem.tools.profiles.engines.vllm import VllmTarget
 from tandem.tools.profiles.profile import (
@@ -33,7 +33,6 @@ from tandem.tools.profiles.profile import (
     EntrySection,
     Profile,
     read_profile,
-    sections_of,
 )
 
 TOKENIZER = "tokenizer"  # subfolder of a model's version folder
@@ -222,12 +221,15 @@ def for_checkpoints(
 
 def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     """Return the deployment of a profile; raise ProfileError if it can't be served."""
-    engines = {key_path: section.plan(key_path) for key_path, section in sections_of(profile)}
-    if with_weights:
-        for key_path, section in sections_of(profile):
-            section.check_weights(key_path)
+    plans: dict[KeyPath, EnginePlan] = {}
+    for key_path, section in ((TARGET, profile.engines.target), (DRAFT, profile.engines.draft)):
+        with located(*key_path):
+            if section:
+                plans[key_path] = section.plan()
+                if with_weights:
+                    section.check_weights()
     checks.check_profile(profile)
-    target, draft = engines[TARGET], engines.get(DRAFT)
+    target, draft = plans[TARGET], plans.get(DRAFT)
     tokenizer = vocabulary.target_tokenizer(profile)
     draft_tokenizer = vocabulary.draft_tokenizer(profile, tokenizer)
     vocabulary.check_width(target, profile.engines.target, tokenizer, TARGET)

@@ -27,7 +27,6 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles.drafters import DrafterSection
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
-    EngineSection,
     Folder,
     KeyPath,
     LookupSection,
@@ -227,12 +226,6 @@ class Profile(ConfigSection):
     admission: AdmissionSection = AdmissionSection()
     limits: LimitsSection = LimitsSection()
     timeouts: TimeoutsSection = TimeoutsSection()
-
-
-def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
-    yield TARGET, profile.engines.target
-    if profile.engines.draft:
-        yield DRAFT, profile.engines.draft
 
 
 class _Loader(yaml.SafeLoader):

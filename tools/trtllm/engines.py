@@ -9,7 +9,7 @@ from typing import Any
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_json
 from tandem.tools.profiles.checks import check_profile
-from tandem.tools.profiles.engines.base import ProfileError
+from tandem.tools.profiles.engines.base import ProfileError, located
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 from tandem.tools.profiles.profile import Profile, read_profile
 
@@ -33,7 +33,8 @@ def engines_to_build(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
     engines = trt_engines(profile)
     try:
         for name, engine in engines.items():
-            engine.check_settings(("engines", name))
+            with located("engines", name):
+                engine.check_settings()
         check_profile(profile)
     except ProfileError as error:
         raise source.error(error.key_path, str(error)) from error

@@ -47,9 +47,14 @@ class ProfileError(Exception):
 
 @contextmanager
 def located(*key_path: str | int) -> Iterator[None]:
-    """Convert errors of a checkpoint or an engine's settings to a ProfileError at a key path."""
+    """Convert errors of a checkpoint or an engine's settings to a ProfileError at a key path.
+
+    The key path of a ProfileError is relative to this key path.
+    """
     try:
         yield
+    except ProfileError as error:
+        raise ProfileError((*key_path, *error.key_path), str(error)) from error
     except (CheckpointError, LoadError) as error:
         raise ProfileError(key_path, str(error)) from error
 
@@ -139,13 +144,13 @@ class EngineSection(ConfigSection):
         """Names of the engine's devices. Engines that share a device slow each other down."""
 
     @abstractmethod
-    def plan(self, key_path: KeyPath) -> EnginePlan:
+    def plan(self) -> EnginePlan:
         """Check the section against the files on disk, and return the engine's plan.
 
-        key_path: the section's key path, for errors. Raises ProfileError.
+        Raises ProfileError, with a key path that is relative to the section.
         """
 
-    def check_weights(self, key_path: KeyPath) -> None:
+    def check_weights(self) -> None:
         """Raise ProfileError if weights are missing. By default, an engine has no weights."""
 
 

@@ -16,7 +16,6 @@ from tandem.tools.profiles.engines.base import (
     EnginePlan,
     EngineSection,
     Folder,
-    KeyPath,
     LoraAdapters,
     ProfileError,
     check_kv_cache,
@@ -47,7 +46,7 @@ class CheckpointSection(EngineSection):
     """Omit the input from the output in direct calls to the engine."""
 
     @abstractmethod
-    def settings(self, checkpoint: Checkpoint, key_path: KeyPath, /, **decided: Any) -> Any:
+    def settings(self, checkpoint: Checkpoint, **decided: Any) -> Any:
         """Return the engine's settings.
 
         decided: max_seq_len, kv_cache_tokens and lora_adapters. Raises ProfileError or LoadError.
@@ -74,25 +73,20 @@ class CheckpointSection(EngineSection):
     def tokenizer_folder(self) -> Path:
         return self.checkpoint
 
-    def plan(self, key_path: KeyPath) -> EnginePlan:
-        with located(*key_path, "checkpoint"):
+    def plan(self) -> EnginePlan:
+        with located("checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
-        length = self._max_seq_len(checkpoint, key_path)
+        length = self._max_seq_len(checkpoint)
         cache = self.kv_cache_tokens or self.default_kv_cache(checkpoint, length)
-        check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
+        check_kv_cache(cache, length, "kv_cache_tokens")
         adapters = self.lora_adapters or {}
         subfolders = tuple(f"lora-{number}" for number in range(1, len(adapters) + 1))
-        with located(*key_path):
-            settings = self.settings(
-                checkpoint,
-                key_path,
-                max_seq_len=length,
-                kv_cache_tokens=cache,
-                lora_adapters=subfolders,
-            )
+        settings = self.settings(
+            checkpoint, max_seq_len=length, kv_cache_tokens=cache, lora_adapters=subfolders
+        )
         files = {**self.files}
         for subfolder, (name, folder) in zip(subfolders, adapters.items(), strict=True):
-            with located(*key_path, "lora_adapters", name):
+            with located("lora_adapters", name):
                 self.check_adapter(folder)
             files[subfolder] = [folder / WEIGHTS_FILE, folder / CONFIG_FILE]
         capabilities = self.capabilities(settings)
@@ -114,12 +108,12 @@ class CheckpointSection(EngineSection):
             lora_adapters=tuple(adapters),
         )
 
-    def _max_seq_len(self, checkpoint: Checkpoint, key_path: KeyPath) -> int:
+    def _max_seq_len(self, checkpoint: Checkpoint) -> int:
         reach = checkpoint.max_positions
         length = self.max_seq_len or min(reach or self.longest, self.longest)
         if reach is not None and length > reach:
             raise ProfileError(
-                (*key_path, "max_seq_len"),
+                ("max_seq_len",),
                 f"must be at most {reach}, the positions of {checkpoint.folder}; got {length}",
             )
         return length

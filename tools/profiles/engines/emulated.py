@@ -20,7 +20,6 @@ from tandem.tools.profiles.engines.base import (
     EnginePlan,
     EngineSection,
     Folder,
-    KeyPath,
     ProfileError,
     copied_settings,
     located,
@@ -85,10 +84,10 @@ class EmulatedDraft(EngineSection):
         """Return a device that no other engine uses."""
         return frozenset({f"emulated {self.role}"})
 
-    def plan(self, key_path: KeyPath) -> EnginePlan:
-        with located(*key_path, "tokenizer"):
+    def plan(self) -> EnginePlan:
+        with located("tokenizer"):
             tokenizer = read_tokenizer(self.tokenizer)
-        settings = self._settings(tokenizer, key_path)
+        settings = self._settings(tokenizer)
         return EnginePlan(
             capabilities=capabilities.EMULATED,
             parameters=parameters_of(
@@ -105,26 +104,25 @@ class EmulatedDraft(EngineSection):
             decoupled=self.decoupled,
         )
 
-    def _settings(self, tokenizer: TokenizerFolder, key_path: KeyPath) -> EmulatedSettings:
+    def _settings(self, tokenizer: TokenizerFolder) -> EmulatedSettings:
         width = self.vocab_size or tokenizer.size
         if width < tokenizer.size:
             raise ProfileError(
-                (*key_path, "vocab_size"),
+                ("vocab_size",),
                 f"must be at least {tokenizer.size}, the tokens of {tokenizer.folder}; got {width}",
             )
         low, high = _words(tokenizer)
-        with located(*key_path):
-            return copied_settings(
-                self,
-                EmulatedSettings,
-                role=self.role,
-                vocab_size=width,
-                low_id=low,
-                high_id=high,
-                end_id=tokenizer.special_id("eos_token"),
-                kv_cache_tokens=self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,
-                **self.language.model_dump(),
-            )
+        return copied_settings(
+            self,
+            EmulatedSettings,
+            role=self.role,
+            vocab_size=width,
+            low_id=low,
+            high_id=high,
+            end_id=tokenizer.special_id("eos_token"),
+            kv_cache_tokens=self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,
+            **self.language.model_dump(),
+        )
 
 
 class EmulatedTarget(EmulatedDraft):

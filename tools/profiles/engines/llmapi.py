@@ -18,6 +18,7 @@ from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.lora_files import uniform_rank
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
+    CheckpointError,
     has_tokenizer,
     read_checkpoint,
     read_tokenizer,
@@ -26,7 +27,6 @@ from tandem.tools.profiles.engines.base import (
     ConfigSection,
     EnginePlan,
     Folder,
-    KeyPath,
     LookupSection,
     ProfileError,
     copied_settings,
@@ -104,19 +104,18 @@ class LlmApiTarget(CheckpointSection):
         """Empty, because there is no draft engine with which the target could share a device."""
         return frozenset()
 
-    def plan(self, key_path: KeyPath) -> EnginePlan:
+    def plan(self) -> EnginePlan:
         ways = [
             name
             for name in ("prompt_lookup", "draft", "speculative_config")
             if getattr(self, name) is not None
         ]
         if len(ways) > 1:
-            raise ProfileError((*key_path, ways[1]), f"set {ways[0]} or {ways[1]}, not both")
+            raise ProfileError((ways[1],), f"set {ways[0]} or {ways[1]}, not both")
         if self.draft:
-            _check_vocabulary(
-                self.checkpoint, self.draft.checkpoint, (*key_path, "draft", "checkpoint")
-            )
-        return super().plan(key_path)
+            with located("draft", "checkpoint"):
+                _check_vocabulary(self.checkpoint, self.draft.checkpoint)
+        return super().plan()
 
     def capabilities(self, settings: LlmApiSettings) -> Capabilities:
         return capabilities.LLMAPI_SPECULATIVE if settings.drafts_itself else capabilities.LLMAPI
@@ -124,9 +123,7 @@ class LlmApiTarget(CheckpointSection):
     def check_adapter(self, folder: Path) -> None:
         uniform_rank(folder, "TensorRT-LLM")
 
-    def settings(
-        self, checkpoint: Checkpoint, key_path: KeyPath, /, **decided: Any
-    ) -> LlmApiSettings:
+    def settings(self, checkpoint: Checkpoint, **decided: Any) -> LlmApiSettings:
         settings = copied_settings(
             self,
             LlmApiSettings,
@@ -138,7 +135,7 @@ class LlmApiTarget(CheckpointSection):
         max_seq_len: int = decided["max_seq_len"]
         if settings.longest_draft >= max_seq_len - 1:
             raise ProfileError(
-                (*key_path, "max_seq_len"),
+                ("max_seq_len",),
                 f"must be more than the longest draft, {settings.longest_draft} tokens; "
                 f"got {max_seq_len}",
             )
@@ -161,11 +158,10 @@ class LlmApiTarget(CheckpointSection):
         return self.speculative_config
 
 
-def _check_vocabulary(target: Folder, draft: Folder, key_path: KeyPath) -> None:
-    """Raise ProfileError if the draft model's token ids stand for other tokens."""
-    with located(*key_path):
-        read_checkpoint(draft, with_weights=False)
-        if not (has_tokenizer(target) and has_tokenizer(draft)):
-            return
-        if read_tokenizer(target).ids != read_tokenizer(draft).ids:
-            raise ProfileError(key_path, f"{draft} must have the same vocabulary as {target}")
+def _check_vocabulary(target: Path, draft: Path) -> None:
+    """Raise CheckpointError if the draft model's token ids stand for other tokens."""
+    read_checkpoint(draft, with_weights=False)
+    if not (has_tokenizer(target) and has_tokenizer(draft)):
+        return
+    if read_tokenizer(target).ids != read_tokenizer(draft).ids:
+        raise CheckpointError(f"{draft} must have the same vocabulary as {target}")

@@ -20,7 +20,6 @@ from tandem.tools.profiles.checkpoint import (
 from tandem.tools.profiles.engines.base import (
     EnginePlan,
     Folder,
-    KeyPath,
     ProfileError,
     copied_settings,
     located,
@@ -80,23 +79,23 @@ class TorchDraft(CheckpointSection):
         affordable = KV_BYTES // max(checkpoint.kv_bytes_per_token, 1)
         return max(max_seq_len, min(SEQUENCES_CACHED * max_seq_len, affordable))
 
-    def plan(self, key_path: KeyPath) -> EnginePlan:
-        with located(*key_path, "checkpoint"):
+    def plan(self) -> EnginePlan:
+        with located("checkpoint"):
             fault = _why_unsupported(read_config(self.checkpoint))
         if fault:
-            raise ProfileError((*key_path, "checkpoint"), f"{self.checkpoint}: {fault}")
-        return super().plan(key_path)
+            raise ProfileError(("checkpoint",), f"{self.checkpoint}: {fault}")
+        return super().plan()
 
-    def check_weights(self, key_path: KeyPath) -> None:
-        with located(*key_path, "checkpoint"):
+    def check_weights(self) -> None:
+        with located("checkpoint"):
             require_weights(self.checkpoint)
 
-    def settings(self, _: Checkpoint, key_path: KeyPath, /, **decided: Any) -> TorchSettings:
+    def settings(self, _: Checkpoint, **decided: Any) -> TorchSettings:
         max_seq_len: int = decided["max_seq_len"]
         longest_draft = getattr(self, "max_draft_len", 0)  # only a target has it
         if longest_draft >= max_seq_len - 1:
             raise ProfileError(
-                (*key_path, "max_draft_len"),
+                ("max_draft_len",),
                 f"must be less than max_seq_len {max_seq_len}; got {longest_draft}",
             )
         return copied_settings(self, TorchSettings, checkpoint=CHECKPOINT, **decided)

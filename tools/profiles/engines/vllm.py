@@ -13,7 +13,7 @@ from tandem.engines import capabilities
 from tandem.engines.vllm.lora import max_rank
 from tandem.engines.vllm.settings import VllmSettings
 from tandem.tools.profiles.checkpoint import Checkpoint
-from tandem.tools.profiles.engines.base import KeyPath, as_tuple, copied_settings, resolve
+from tandem.tools.profiles.engines.base import as_tuple, copied_settings, resolve
 from tandem.tools.profiles.engines.checkpoint_section import CheckpointSection
 
 
@@ -62,7 +62,7 @@ class VllmDraft(CheckpointSection):
     def check_adapter(self, folder: Path) -> None:
         max_rank(folder)
 
-    def settings(self, checkpoint: Checkpoint, _: KeyPath, /, **decided: Any) -> VllmSettings:
+    def settings(self, checkpoint: Checkpoint, **decided: Any) -> VllmSettings:
         return copied_settings(
             self,
             VllmSettings,
