@@ -12,8 +12,8 @@ from tandem.bls.drafters.registry import DRAFT_MODEL, HYBRID, PROMPT_LOOKUP
 from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command
+from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
 from tandem.tools.benchmark.report import Report
-from tandem.tools.benchmark.running_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Cell, Spread, VariantStatistics, statistics_of
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
@@ -266,19 +266,19 @@ def test_bench_errors_are_one_line(arguments, message, capsys):
 
 
 def test_the_profiles_drafter_is_measured_by_default():
-    served = served_drafters(deployment.load(named_profile(Path("emulated-zero"))))
-    assert list(map(str, chosen_variants(served, options()))) == ["none", "draft_model served"]
+    server = measured_server(deployment.load(named_profile(Path("emulated-zero"))))
+    assert list(map(str, chosen_variants(server, options()))) == ["none", "draft_model served"]
 
 
 def test_the_error_for_an_unknown_drafter_lists_the_served_drafters():
     kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.BASELINE)}
-    served = ServedDrafters("here:1", kinds, "prompt_lookup", 16, 1024)
-    assert list(map(str, chosen_variants(served, options()))) == ["none", "prompt_lookup served"]
+    server = MeasuredServer("here:1", "bls_stream", kinds, "prompt_lookup", 16, 1024)
+    assert list(map(str, chosen_variants(server, options()))) == ["none", "prompt_lookup served"]
     with pytest.raises(
         TandemError,
         match="--drafter must be one of prompt_lookup, none for here:1; got draft_model",
     ):
-        chosen_variants(served, options("--drafter", "draft_model"))
+        chosen_variants(server, options("--drafter", "draft_model"))
 
 
 def test_values_of_list_options_are_separated_by_commas():

@@ -48,7 +48,7 @@ def printed(wheel, monkeypatch, capfd):
     monkeypatch.setattr(
         perf, "entries_to_call", lambda names, *_: {n: n in STREAMS for n in names or ENTRIES}
     )
-    monkeypatch.setattr(perf, "served_drafters", MagicMock())
+    monkeypatch.setattr(perf, "measured_server", MagicMock())
     monkeypatch.delenv("no_grpc_proxy", raising=False)
 
     def run(*arguments):

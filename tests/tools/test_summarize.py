@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
+from tandem.tools.benchmark.measured_server import measured_server
 from tandem.tools.client.client import Answer, AnswerTotals
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.commands import summarize
@@ -102,30 +103,34 @@ def test_an_error_says_how_to_install_rouge(monkeypatch, capsys):
     )
 
 
-def test_config_strings_and_the_drafter_option_select_the_drafter():
-    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
-    assert speculation_of(None, lookup, None) == lookup.inputs
-    assert speculation_of("hybrid", lookup, None) == {**lookup.inputs, entry.DRAFTER: "hybrid"}
-    only = {entry.DRAFTER: "draft_model"}
-    assert speculation_of("draft_model", DraftingOptions(), None) == only
-    assert speculation_of(None, DraftingOptions(), None) == {}
-
-
-def test_the_default_drafter_is_taken_from_the_profile(embedded_profile):
-    planned = deployment.load(embedded_profile)
-    default = planned.profile.decoding.drafter
-    assert speculation_of(None, DraftingOptions(), planned) == {entry.DRAFTER: default}
-
-
-def test_the_baseline_is_not_compared_with_itself(tmp_path):
+@pytest.fixture
+def own(tmp_path):
+    """A function that returns the server of a checkpoint, with changed decoding settings."""
     write_empty(tmp_path, write_tokenizer(tmp_path))
-    quiet = deployment.for_checkpoints(tmp_path, None)
-    decoding = quiet.profile.decoding.model_copy(update={"drafter": "none"})
-    quiet = replace(quiet, profile=quiet.profile.model_copy(update={"decoding": decoding}))
+    profile = deployment.for_checkpoints(tmp_path, None).profile
+
+    def server(**decoding):
+        decoding = profile.decoding.model_copy(update=decoding)
+        return measured_server(deployment.check(profile.model_copy(update={"decoding": decoding})))
+
+    return server
+
+
+def test_config_strings_and_the_drafter_option_select_the_drafter(own):
+    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
+    plain, server = DraftingOptions(), own()
+    assert speculation_of(None, lookup, server) == lookup.inputs
+    assert speculation_of(None, plain, server) == {entry.DRAFTER: "prompt_lookup"}
+    with pytest.raises(TandemError, match="--drafter must be one of prompt_lookup, none for"):
+        speculation_of("hybrid", lookup, server)
+
+
+def test_the_baseline_is_not_compared_with_itself(own):
+    server = own(drafter="none")
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        speculation_of(None, DraftingOptions(), quiet)
+        speculation_of(None, DraftingOptions(), server)
     lookup = {entry.DRAFTER: "prompt_lookup"}
-    assert speculation_of("prompt_lookup", DraftingOptions(), quiet) == lookup
+    assert speculation_of("prompt_lookup", DraftingOptions(), server) == lookup
 
 
 def test_each_item_is_primed_and_then_alternates_between_drafters():

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.benchmark.running_server import RunningServer, served_drafters
+from tandem.tools.benchmark.measured_server import measured_server
 from tandem.tools.client.client import (
     MODEL,
     Client,
@@ -96,8 +96,8 @@ def run(options: argparse.Namespace) -> int:
     prompts = [p.text for p in read_prompts(prompts_file(options.prompts))[: options.limit]]
     entries = entries_to_call(options.model, options.url, deployment)
     if options.drafter is not None:
-        measured = deployment or RunningServer(options.url, next(iter(entries)))
-        served_drafters(measured).check(options.drafter)
+        server = measured_server(deployment, options.url, next(iter(entries)))
+        server.check_drafter(options.drafter)
     drafts: dict[Tensor, Value | None] = {
         tensors.DRAFTER: options.drafter,
         tensors.NUM_DRAFT_TOKENS: options.num_draft_tokens,

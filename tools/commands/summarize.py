@@ -14,7 +14,7 @@ from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import PRIMING_TOKENS
-from tandem.tools.benchmark.running_server import RunningServer, running_server, served_drafters
+from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
 from tandem.tools.client.client import MODEL, Answer, Client, Inputs, Value, inputs_for
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.client.terminal import table_console
@@ -116,11 +116,10 @@ def run(options: argparse.Namespace) -> int:
     if options.model and not options.url:
         raise TandemError("--model needs --url; set both")
     deployment = _chosen_deployment(options, drafting)
-    speculation = speculation_of(options.drafter, drafting, deployment)
     hugging_face = _hugging_face(options, deployment)
-    measured = deployment or RunningServer(options.url, options.model or MODEL)
-    with running_server(measured) as server, Client(server.url) as client:
-        client.entry(server.entry)  # raises TandemError if the entry doesn't exist
+    server = measured_server(deployment, options.url, options.model)
+    speculation = speculation_of(options.drafter, drafting, server)
+    with server.running() as url, Client(url) as client:
         columns = [*answer_in_turns(client, server.entry, items, speculation, options)]
     if hugging_face:
         hugging_face.answer(items[0].text, 1)  # loads and warms up
@@ -144,24 +143,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def speculation_of(
-    drafter: str | None, drafting: DraftingOptions, deployment: Deployment | None
+    drafter: str | None, drafting: DraftingOptions, server: MeasuredServer
 ) -> Inputs:
     """Return the inputs that select the speculation to compare with the baseline.
 
     Raises TandemError if there is no baseline or nothing to compare with it.
     """
     inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.is_set else {}
-    if drafter is None and not inputs and deployment:
-        drafter = deployment.loop_settings().drafter
-    if drafter is not None:
-        inputs[tensors.DRAFTER] = drafter
-    if deployment and BASELINE.name not in deployment.drafters:
+    if drafter is not None or not inputs:
+        inputs[tensors.DRAFTER] = drafter or server.default_drafter
+    if BASELINE.name not in server.drafters:
         raise TandemError(
             "the target drafts inside the engine, so there is no baseline to compare with; serve "
             "a second target without it, and run summarize with each --url"
         )
-    if deployment and drafter is not None:
-        served_drafters(deployment).check(drafter)
+    server.check_drafter(str(inputs[tensors.DRAFTER]))
     if inputs.get(tensors.DRAFTER) == BASELINE.name:
         raise TandemError(
             f"nothing to compare with drafter '{BASELINE.name}'; set --drafter to {drafter_names()}"
@@ -194,7 +190,7 @@ def answer_in_turns(
             answer(item, speculation, min(PRIMING_TOKENS, most))
             for inputs, answers in turns if number % 2 else reversed(turns):
                 answers.append(answer(item, inputs, most))
-    name = str(speculation.get(tensors.DRAFTER, "default"))
+    name = str(speculation[tensors.DRAFTER])
     return AnswerColumn(baseline, BASELINE.name), AnswerColumn(speculative, name)
 
 

@@ -46,7 +46,7 @@ class CheckpointSection(EngineSection):
     """Omit the input from the output in direct calls to the engine."""
 
     @abstractmethod
-    def settings(self, checkpoint: Checkpoint, **decided: Any) -> Any:
+    def settings(self, checkpoint: Checkpoint, /, **decided: Any) -> Any:
         """Return the engine's settings.
 
         decided: max_seq_len, kv_cache_tokens and lora_adapters. Raises ProfileError or LoadError.

@@ -123,7 +123,7 @@ class LlmApiTarget(CheckpointSection):
     def check_adapter(self, folder: Path) -> None:
         uniform_rank(folder, "TensorRT-LLM")
 
-    def settings(self, checkpoint: Checkpoint, **decided: Any) -> LlmApiSettings:
+    def settings(self, checkpoint: Checkpoint, /, **decided: Any) -> LlmApiSettings:
         settings = copied_settings(
             self,
             LlmApiSettings,

@@ -90,7 +90,7 @@ class TorchDraft(CheckpointSection):
         with located("checkpoint"):
             require_weights(self.checkpoint)
 
-    def settings(self, _: Checkpoint, **decided: Any) -> TorchSettings:
+    def settings(self, _: Checkpoint, /, **decided: Any) -> TorchSettings:
         max_seq_len: int = decided["max_seq_len"]
         longest_draft = getattr(self, "max_draft_len", 0)  # only a target has it
         if longest_draft >= max_seq_len - 1:

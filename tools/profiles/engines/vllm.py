@@ -62,7 +62,7 @@ class VllmDraft(CheckpointSection):
     def check_adapter(self, folder: Path) -> None:
         max_rank(folder)
 
-    def settings(self, checkpoint: Checkpoint, **decided: Any) -> VllmSettings:
+    def settings(self, checkpoint: Checkpoint, /, **decided: Any) -> VllmSettings:
         return copied_settings(
             self,
             VllmSettings,
