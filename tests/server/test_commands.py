@@ -20,7 +20,8 @@ from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.client.client import Answer, Client, inputs_for
+from tandem.tools.client.answer import Answer
+from tandem.tools.client.client import Client, inputs_for
 from tandem.tools.client.terminal import PICTURES, show
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.server import TritonServer

@@ -8,7 +8,8 @@ from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry
 from tandem.tools.client import client
-from tandem.tools.client.client import Answer, AnswerChunk, Answers, AnswerTotals, Client, as_array
+from tandem.tools.client.answer import Answer, AnswerChunk, Answers, AnswerTotals
+from tandem.tools.client.client import Client, as_array
 from tandem.tools.errors import TandemError
 
 

@@ -13,14 +13,14 @@ from rich.console import Console
 from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.benchmark.measured_server import measured_server
-from tandem.tools.client.client import Answer, AnswerTotals
+from tandem.tools.client.answer import Answer, Answers, AnswerTotals
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.commands import summarize
 from tandem.tools.commands.command_line import parser_of
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.commands.summarize import answer_in_turns, speculation_of
 from tandem.tools.errors import TandemError
-from tandem.tools.evaluation.accuracy import AccuracyComparison, AnswerColumn
+from tandem.tools.evaluation.accuracy import AccuracyComparison
 from tandem.tools.evaluation.hugging_face import cut
 from tandem.tools.evaluation.rouge import MEASURES, Rouge
 from tandem.tools.profiles import deployment
@@ -35,14 +35,14 @@ def options(line):
     return parser_of("summarize").read(shlex.split(line))
 
 
-def column(name, *texts, rounds=10, drafted=0, accepted=0):
+def answers(*texts, rounds=10, drafted=0, accepted=0):
     totals = AnswerTotals(rounds, drafted, accepted)
-    return AnswerColumn([Answer(text, 20, totals, "stop", 0.5) for text in texts], name)
+    return Answers([Answer(text, 20, totals, "stop", 0.5) for text in texts])
 
 
 def compared(*texts, **figures):
-    control = column("none", "the cat sat", "the dog")
-    return AccuracyComparison(ITEMS, [control, column("hybrid", *texts, **figures)], Rouge())
+    columns = {"none": answers("the cat sat", "the dog"), "hybrid": answers(*texts, **figures)}
+    return AccuracyComparison(ITEMS, columns, Rouge())
 
 
 class ScriptedClient:
@@ -137,7 +137,7 @@ def test_each_item_is_primed_and_then_alternates_between_drafters():
     client = ScriptedClient()
     items = [replace(ITEMS[0], stop=("!",)), ITEMS[1]]
     asked = options("--max-output-len 30")
-    control, speculative = answer_in_turns(client, "m", items, {entry.DRAFTER: "hybrid"}, asked)
+    columns = answer_in_turns(client, "m", items, {entry.DRAFTER: "hybrid"}, asked)
     assert client.asked == [
         ("a", "hybrid", 2, ("!",)),
         ("a", "none", 30, ("!",)),
@@ -146,8 +146,10 @@ def test_each_item_is_primed_and_then_alternates_between_drafters():
         ("b", "hybrid", 30, None),
         ("b", "none", 30, None),
     ]
-    assert (control.name, control.texts) == ("none", ["m none"] * 2)
-    assert (speculative.name, speculative.texts) == ("hybrid", ["m hybrid"] * 2)
+    assert {name: column.texts for name, column in columns.items()} == {
+        "none": ["m none"] * 2,
+        "hybrid": ["m hybrid"] * 2,
+    }
 
 
 def test_rouge_scores_are_f_measures_in_percent():
@@ -164,24 +166,17 @@ def test_outputs_are_compared_with_the_reference_and_each_other():
     assert comparison.to_reference["none"]["rouge1"] == 100
     assert comparison.to_reference["hybrid"]["rouge1"] == 75
     assert set(comparison.to_each_other) == {("hybrid", "none")}
-    assert comparison.num_identical(comparison.columns[1]) == 1
-
-
-def test_statistics_are_summed_over_the_answers():
-    figures = compared("x", "y", drafted=40, accepted=10).columns[1]
-    assert (figures.num_tokens, figures.tokens_per_second) == (40, 40)
-    assert (figures.tokens_per_round, figures.acceptance_rate) == (2, 0.25)
-
-
-def test_an_empty_answer_has_no_statistics():
-    nothing = AnswerColumn([Answer()], "hugging_face")
-    assert (nothing.tokens_per_second, nothing.tokens_per_round) == (0, None)
-    assert nothing.acceptance_rate is None
+    assert comparison.num_identical(comparison.columns["hybrid"]) == 1
 
 
 def test_tokens_per_round_are_not_shown_without_drafts():
-    control = column("none", "x", rounds=119)
-    assert control.tokens_per_round is None
+    rounds = [
+        column["tokens_per_round"] for column in compared("x", "y").as_json()["columns"].values()
+    ]
+    assert rounds == [None, None]
+    drafted = compared("x", "y", drafted=40, accepted=10).as_json()["columns"]["hybrid"]
+    assert (drafted["tokens_per_round"], drafted["acceptance_rate"]) == (2, 0.25)
+    assert (drafted["num_tokens"], drafted["tokens_per_second"]) == (40, 40)
 
 
 def test_the_table_has_one_column_per_model():

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from rich.table import Table
 
-from tandem.tools.benchmark.statistics import Latency, Spread, VariantStatistics
-from tandem.tools.benchmark.trace import Repetition
+from tandem.tools.benchmark.statistics import Cell, Latency, Spread
+from tandem.tools.client.answer import Answers
 
 SPREAD = "10-90%"
 NOTHING = "-"
@@ -25,7 +25,7 @@ class TableColumn(NamedTuple):
     """A column: its heading, and the function that formats its cell of a row."""
 
     heading: str
-    cell: Callable[[VariantStatistics], str]
+    cell: Callable[[Cell], str]
     left: bool = False
 
 
@@ -35,7 +35,7 @@ class Report:
 
     served: str
     settings: dict[str, Any]
-    rows: Sequence[VariantStatistics]
+    rows: Sequence[Cell]
 
     def tables(self) -> list[Table]:
         """Return a table of speeds per scenario, and one of latencies if answers were streamed.
@@ -43,16 +43,16 @@ class Report:
         Empty columns are omitted.
         """
         tables = []
-        for name in dict.fromkeys(row.cell.scenario for row in self.rows):
-            rows = [row for row in self.rows if row.cell.scenario == name]
+        for name in dict.fromkeys(row.scenario for row in self.rows):
+            rows = [row for row in self.rows if row.scenario == name]
             tables.append(_table(f"{self.served}: {name}", SPEEDS, rows))
-            if any(row.cell.streamed for row in rows):
+            if any(row.streamed for row in rows):
                 tables.append(_table(f"{self.served}: {name}, streamed", LATENCIES, rows))
         return tables
 
     def differences(self) -> list[str]:
         return [
-            f"{row.cell.scenario}, concurrency {row.cell.concurrency}, {row.cell.variant}: "
+            f"{row.scenario}, concurrency {row.concurrency}, {row.variant}: "
             f"{row.num_different} outputs differ from the baseline's first"
             for row in self.rows
             if row.num_different
@@ -63,11 +63,11 @@ class Report:
             "served": self.served,
             "machine": describe_machine(),
             "settings": self.settings,
-            "rows": [_row(statistics) for statistics in self.rows],
+            "rows": [_row(cell) for cell in self.rows],
         }
 
 
-def _table(title: str, columns: Sequence[TableColumn], rows: Sequence[VariantStatistics]) -> Table:
+def _table(title: str, columns: Sequence[TableColumn], rows: Sequence[Cell]) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -77,7 +77,7 @@ def _table(title: str, columns: Sequence[TableColumn], rows: Sequence[VariantSta
         padding=(0, 2, 0, 0),
     )
     shown = [c for c in columns if any(c.cell(row) not in ("", NOTHING) for row in rows)]
-    if all(row.cell.concurrency == 1 for row in rows):
+    if all(row.concurrency == 1 for row in rows):
         shown.remove(AT_ONCE)
     for column in shown:
         table.add_column(
@@ -102,16 +102,16 @@ def _milliseconds(latency: Latency | None, percentile: Literal["p50", "p99"]) ->
     return NOTHING if latency is None else f"{1000 * getattr(latency, percentile):.1f}"
 
 
-def _of_drafts(show: Callable[[VariantStatistics], str]) -> Callable[[VariantStatistics], str]:
-    return lambda row: "" if row.cell.variant.is_baseline else show(row)
+def _of_drafts(show: Callable[[Cell], str]) -> Callable[[Cell], str]:
+    return lambda row: "" if row.variant.is_baseline else show(row)
 
 
-AT_ONCE = TableColumn("at\nonce", lambda row: str(row.cell.concurrency))
+AT_ONCE = TableColumn("at\nonce", lambda row: str(row.concurrency))
 WAY = (
     AT_ONCE,
-    TableColumn("drafter", lambda row: row.cell.variant.drafter, left=True),
-    TableColumn("draft\ntokens", lambda row: row.cell.variant.length),
-    TableColumn("ahead", lambda row: row.cell.variant.draft_ahead or ""),
+    TableColumn("drafter", lambda row: row.variant.drafter, left=True),
+    TableColumn("draft\ntokens", lambda row: row.variant.length),
+    TableColumn("ahead", lambda row: row.variant.draft_ahead or ""),
 )
 SPEEDS = (
     *WAY,
@@ -140,20 +140,19 @@ LATENCIES = (
 )
 
 
-def _row(statistics: VariantStatistics) -> dict[str, Any]:
-    cell = statistics.cell
+def _row(cell: Cell) -> dict[str, Any]:
     measured: dict[str, Spread | Latency | None] = {
         **{
-            name: statistics.spread(name)
+            name: cell.spread(name)
             for name in ("tokens_per_second", "efficiency", "acceptance_rate", "tokens_per_round")
         },
-        "speedup": statistics.speedup,
-        "ideal_speedup": statistics.ideal_speedup,
-        "scaling": statistics.scaling,
-        "seconds_to_first_token": statistics.seconds_to_first_token,
-        "orchestration_seconds_per_round": statistics.spread("orchestration_seconds"),
-        "inter_token_seconds": statistics.inter_token_seconds,
-        "gap_seconds": statistics.gap_seconds,
+        "speedup": cell.speedup,
+        "ideal_speedup": cell.ideal_speedup,
+        "scaling": cell.scaling,
+        "seconds_to_first_token": cell.seconds_to_first_token,
+        "orchestration_seconds_per_round": cell.spread("orchestration_seconds"),
+        "inter_token_seconds": cell.inter_token_seconds,
+        "gap_seconds": cell.gap_seconds,
     }
     return {
         "scenario": cell.scenario,
@@ -161,13 +160,13 @@ def _row(statistics: VariantStatistics) -> dict[str, Any]:
         **asdict(cell.variant),
         "num_draft_tokens": cell.variant.length,
         **{name: value and value._asdict() for name, value in measured.items()},
-        "num_different": statistics.num_different,
+        "num_different": cell.num_different,
         "repetitions": [_repetition(repetition) for repetition in cell.whole],
         "streamed_repetitions": [_repetition(repetition) for repetition in cell.streamed],
     }
 
 
-def _repetition(repetition: Repetition) -> dict[str, Any]:
+def _repetition(repetition: Answers) -> dict[str, Any]:
     return {
         "num_answers": len(repetition.answers),
         "num_tokens": repetition.num_tokens,

@@ -18,7 +18,6 @@ from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.statistics import statistics_of
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.client import MODEL, Client, Value
 from tandem.tools.client.terminal import table_console
@@ -230,4 +229,4 @@ def measure(server: MeasuredServer, plan: LoadPlan) -> Report:
     name, planned = server.name, server.deployment
     if planned and planned.target.parameters.get("engine") == "emulated":
         name += " (emulated engines)"
-    return Report(name, settings, statistics_of(cells))
+    return Report(name, settings, cells)

@@ -15,7 +15,8 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import PRIMING_TOKENS
 from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
-from tandem.tools.client.client import MODEL, Answer, Client, Inputs, Value, inputs_for
+from tandem.tools.client.answer import Answer, Answers
+from tandem.tools.client.client import MODEL, Client, Inputs, Value, inputs_for
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.client.terminal import table_console
 from tandem.tools.commands import run_options
@@ -31,7 +32,7 @@ from tandem.tools.commands.options import (
 )
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.errors import TandemError
-from tandem.tools.evaluation.accuracy import AccuracyComparison, AnswerColumn
+from tandem.tools.evaluation.accuracy import AccuracyComparison
 from tandem.tools.evaluation.rouge import Rouge
 from tandem.tools.profiles.deployment import Deployment, load
 from tandem.tools.profiles.engines.torch import TorchTarget
@@ -120,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     server = measured_server(deployment, options.url, options.model)
     speculation = speculation_of(options.drafter, drafting, server)
     with server.running() as url, Client(url) as client:
-        columns = [*answer_in_turns(client, server.entry, items, speculation, options)]
+        columns = answer_in_turns(client, server.entry, items, speculation, options)
     if hugging_face:
         hugging_face.answer(items[0].text, 1)  # loads and warms up
         answers = []
@@ -128,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
             for number, item in enumerate(items, start=1):
                 status.update(f"transformers: item {number} of {len(items)}: {item.id}")
                 answers.append(hugging_face.answer(item.text, options.max_output_len, item.stop))
-        columns.append(AnswerColumn(answers, "hugging_face"))
+        columns["hugging_face"] = Answers(answers)
     comparison = AccuracyComparison(items, columns, rouge)
     console = table_console()
     console.print(comparison.table(), highlight=False)
@@ -171,8 +172,8 @@ def answer_in_turns(
     items: Sequence[Item],
     speculation: Inputs,
     options: argparse.Namespace,
-) -> tuple[AnswerColumn, AnswerColumn]:
-    """Return the greedy answers of the baseline and of the speculative run.
+) -> dict[str, Answers]:
+    """Return the greedy answers of the baseline and of the speculative run, by drafter.
 
     The baseline and the speculative run alternate, item by item.
     """
@@ -191,7 +192,7 @@ def answer_in_turns(
             for inputs, answers in turns if number % 2 else reversed(turns):
                 answers.append(answer(item, inputs, most))
     name = str(speculation[tensors.DRAFTER])
-    return AnswerColumn(baseline, BASELINE.name), AnswerColumn(speculative, name)
+    return {BASELINE.name: Answers(baseline), name: Answers(speculative)}
 
 
 def _chosen_deployment(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment | None:

@@ -12,7 +12,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-from tandem.tools.client.client import Answer
+from tandem.tools.client.answer import Answer
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint, read_tokenizer
 
