@@ -47,7 +47,6 @@ ARROWS = {
 TOOLS = (
     "errors",
     "signals",
-    "extras",
     "profiles",
     "trtllm",
     "triton",

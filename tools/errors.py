@@ -1,10 +1,11 @@
-"""The exception of the `tandem` command, and suggestions for unknown names."""
+"""The exception of the `tandem` command, and phrases for its messages."""
 
 from __future__ import annotations
 
 import difflib
 import shutil
 from collections.abc import Iterable
+from typing import Literal
 
 
 class TandemError(Exception):
@@ -24,3 +25,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{near[0]}'?" if near else f"choose one of: {', '.join(names)}"
+
+
+def install_extra(extra: Literal["embedded", "gateway", "gguf", "summarize"]) -> str:
+    """Return how to install an extra; the advice is valid for uv, pipx and pip."""
+    return f"install Tandem with the extra '{extra}' (README, Install)"

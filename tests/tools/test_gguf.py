@@ -5,8 +5,7 @@ import os
 import pytest
 from ggufs import TEMPLATE, write_gguf
 
-from tandem.tools import extras
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.models import gguf as gguf_module
 from tandem.tools.models.named import find_model
 from tandem.tools.profiles import deployment
@@ -102,7 +101,7 @@ def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
 def test_the_error_for_a_missing_package_names_the_extra(file, monkeypatch):
     monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
     assert refusal(lambda: find_model(str(file))) == (
-        f"can't read {file} without the package no-such-package; {extras.install('gguf')}"
+        f"can't read {file} without the package no-such-package; {install_extra('gguf')}"
     )
 
 

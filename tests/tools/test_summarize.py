@@ -22,7 +22,7 @@ from tandem.tools.commands.summarize import answer_in_turns, speculation_of
 from tandem.tools.errors import TandemError
 from tandem.tools.evaluation.accuracy import AccuracyComparison
 from tandem.tools.evaluation.hugging_face import cut
-from tandem.tools.evaluation.rouge import MEASURES, Rouge
+from tandem.tools.evaluation.rouge import MEASURES, mean_rouge
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.config_strings import PromptLookupConfig
 
@@ -42,7 +42,7 @@ def answers(*texts, rounds=10, drafted=0, accepted=0):
 
 def compared(*texts, **figures):
     columns = {"none": answers("the cat sat", "the dog"), "hybrid": answers(*texts, **figures)}
-    return AccuracyComparison(ITEMS, columns, Rouge())
+    return AccuracyComparison(ITEMS, columns)
 
 
 class ScriptedClient:
@@ -153,12 +153,12 @@ def test_each_item_is_primed_and_then_alternates_between_drafters():
 
 
 def test_rouge_scores_are_f_measures_in_percent():
-    scores = Rouge().mean(["the cat", "x"], ["the cat sat", "y"])
+    scores = mean_rouge(["the cat", "x"], ["the cat sat", "y"])
     assert scores == pytest.approx({"rouge1": 40, "rouge2": 100 / 3, "rougeL": 40, "rougeLsum": 40})
 
 
 def test_equal_texts_without_words_score_100():
-    assert Rouge().mean(["?!", ""], ["?!", ""]) == dict.fromkeys(MEASURES, 100)
+    assert mean_rouge(["?!", ""], ["?!", ""]) == dict.fromkeys(MEASURES, 100)
 
 
 def test_outputs_are_compared_with_the_reference_and_each_other():

@@ -33,7 +33,7 @@ from tandem.tools.commands.options import (
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.errors import TandemError
 from tandem.tools.evaluation.accuracy import AccuracyComparison
-from tandem.tools.evaluation.rouge import Rouge
+from tandem.tools.evaluation.rouge import rouge_scorer
 from tandem.tools.profiles.deployment import Deployment, load
 from tandem.tools.profiles.engines.torch import TorchTarget
 
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
     Returns 1 if `--check-accuracy` is set and a score is below its threshold.
     """
     drafting = run_options.read_drafting(options)
-    rouge = Rouge()
+    rouge_scorer()  # raises TandemError if the package is missing
     items = read_items(options.dataset)[: options.limit]
     if options.model and not options.url:
         raise TandemError("--model needs --url; set both")
@@ -130,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
                 status.update(f"transformers: item {number} of {len(items)}: {item.id}")
                 answers.append(hugging_face.answer(item.text, options.max_output_len, item.stop))
         columns["hugging_face"] = Answers(answers)
-    comparison = AccuracyComparison(items, columns, rouge)
+    comparison = AccuracyComparison(items, columns)
     console = table_console()
     console.print(comparison.table(), highlight=False)
     if options.json:

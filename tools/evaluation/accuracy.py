@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tandem.tools.client.answer import Answers
 from tandem.tools.client.dataset import Item
-from tandem.tools.evaluation.rouge import MEASURES, Rouge, Scores
+from tandem.tools.evaluation.rouge import MEASURES, Scores, mean_rouge
 
 NOTHING = "-"
 BASELINE_THRESHOLD = 95.0  # greedy outputs differ only after two tokens with equal logits
@@ -25,14 +25,14 @@ class AccuracyComparison:
     every earlier column, by both names.
     """
 
-    def __init__(self, items: Sequence[Item], columns: Mapping[str, Answers], rouge: Rouge) -> None:
+    def __init__(self, items: Sequence[Item], columns: Mapping[str, Answers]) -> None:
         self.items = items
         self.columns = columns
         references = [item.summary for item in items]
         texts = {name: column.texts for name, column in columns.items()}
-        self.to_reference = {name: rouge.mean(texts[name], references) for name in texts}
+        self.to_reference = {name: mean_rouge(texts[name], references) for name in texts}
         self.to_each_other = {
-            (name, other): rouge.mean(texts[name], texts[other])
+            (name, other): mean_rouge(texts[name], texts[other])
             for other, name in combinations(texts, 2)
         }
 

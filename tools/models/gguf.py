@@ -14,8 +14,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from tandem.tools import extras
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.models.weights import gigabytes
 from tandem.tools.triton.install import cache_folder
 from tandem.tools.triton.serving import status_line
@@ -70,7 +69,7 @@ def _stamp(path: Path) -> str:
         versions = {name: metadata.version(name) for name in PACKAGES}
     except metadata.PackageNotFoundError as error:
         raise TandemError(
-            f"can't read {path} without the package {error.name}; {extras.install('gguf')}"
+            f"can't read {path} without the package {error.name}; {install_extra('gguf')}"
         ) from error
     facts = path.stat()
     return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})

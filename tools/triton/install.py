@@ -18,8 +18,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from tandem.tools import extras
-from tandem.tools.errors import TandemError, copy_failure
+from tandem.tools.errors import TandemError, copy_failure, install_extra
 
 SYSTEM_TRITON = Path("/opt/tritonserver")
 WHEEL = "nvidia-pytriton"
@@ -113,7 +112,7 @@ def _wheel_triton(python_lib: Path) -> TritonInstall:
     if spec is None or spec.origin is None:
         raise TandemError(
             f"no Triton here: {SYSTEM_TRITON} doesn't exist and {WHEEL} isn't installed; "
-            f"{extras.install('embedded')}"
+            f"{install_extra('embedded')}"
         )
     if int(metadata.version("numpy").split(".")[0]) > 1:
         raise TandemError(

@@ -27,8 +27,7 @@ from tandem.contract import model_parameters
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
 from tandem.engines.errors import LoadError
 from tandem.engines.load import KIND
-from tandem.tools.errors import suggestion
-from tandem.tools.profiles.checkpoint import CheckpointError
+from tandem.tools.errors import TandemError, suggestion
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -55,7 +54,7 @@ def located(*key_path: str | int) -> Iterator[None]:
         yield
     except ProfileError as error:
         raise ProfileError((*key_path, *error.key_path), str(error)) from error
-    except (CheckpointError, LoadError) as error:
+    except (TandemError, LoadError) as error:
         raise ProfileError(key_path, str(error)) from error
 
 

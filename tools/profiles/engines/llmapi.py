@@ -16,9 +16,9 @@ from tandem.contract.capabilities import Capabilities
 from tandem.engines import capabilities
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.lora_files import uniform_rank
+from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
-    CheckpointError,
     has_tokenizer,
     read_checkpoint,
     read_tokenizer,
@@ -159,9 +159,9 @@ class LlmApiTarget(CheckpointSection):
 
 
 def _check_vocabulary(target: Path, draft: Path) -> None:
-    """Raise CheckpointError if the draft model's token ids stand for other tokens."""
+    """Raise TandemError if the draft model's token ids stand for other tokens."""
     read_checkpoint(draft, with_weights=False)
     if not (has_tokenizer(target) and has_tokenizer(draft)):
         return
     if read_tokenizer(target).ids != read_tokenizer(draft).ids:
-        raise CheckpointError(f"{draft} must have the same vocabulary as {target}")
+        raise TandemError(f"{draft} must have the same vocabulary as {target}")

@@ -16,7 +16,8 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 from tandem.bls.settings import LogitsType
 from tandem.contract.engine import LORA_FILES
 from tandem.engines import capabilities
-from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles.checkpoint import read_checkpoint
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
     EnginePlan,
@@ -300,15 +301,15 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
 
 
 def _check_adapter(folder: Path) -> None:
-    """Raise CheckpointError if the files in a folder aren't a converted LoRA adapter."""
+    """Raise TandemError if the files in a folder aren't a converted LoRA adapter."""
     for tensor, file in LORA_FILES.items():
         try:
             array = np.load(folder / file, mmap_mode="r")
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"can't read {folder / file}: {error}") from error
+            raise TandemError(f"can't read {folder / file}: {error}") from error
         dtype = {"FP16": "float16", "INT32": "int32"}[tensor.dtype]
         if array.ndim != 3 or len(array) != 1 or array.dtype != dtype:
-            raise CheckpointError(
+            raise TandemError(
                 f"{folder / file} must have shape [1, n, m] and type {dtype}; got "
                 f"{list(array.shape)} and {array.dtype}; convert with --storage-type float16"
             )
