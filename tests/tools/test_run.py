@@ -13,7 +13,7 @@ from tandem.tools.commands import run, run_options
 from tandem.tools.commands.command_line import parser_of
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import repository
-from tandem.tools.triton.launch import prepared_launch
+from tandem.tools.triton.launch import launch_command
 
 BLOG = """--tokenizer_dir tokenizer --draft_engine_dir ./draft --engine_dir ./target \
 --draft_target_model_config = "[10,[0,1,2,3,4,5,6,7],[0,1,2,3,4,5,6,7], False]" \
@@ -189,16 +189,16 @@ def test_built_engines_are_rendered_and_launched(built):
     assert parameters["gpt_model_path"] == str(built / "target")
     assert parameters["gpu_device_ids"] == "0,1"
     assert parameters["kv_cache_free_gpu_mem_fraction"] == "0.9"
-    launch = prepared_launch(planned.profile)
-    assert (launch.mode, launch.devices) == ("orchestrator", (0, 1, 2))
-    assert launch.command(["tritonserver"], [])[0] == "mpirun"
+    launched = launch_command(planned.profile, ["tritonserver"], [])
+    assert "TRTLLM_ORCHESTRATOR=1" in launched
+    assert [word[-3:] for word in launched if "cuda" in word] == ["0:0", "1:0", "2:0"]
 
 
 def test_prompt_lookup_with_a_built_engine_needs_one_process(built):
     build(built / "target")
     planned = plan(f'{ALONE} --prompt-lookup-config "[10,2,[3]]"')
     assert planned.drafters == ("prompt_lookup", "none")
-    assert prepared_launch(planned.profile).command(["tritonserver"], [])[0] == "tritonserver"
+    assert launch_command(planned.profile, ["tritonserver"], [])[0] == "tritonserver"
     assert "at most 10 draft tokens" in refusal(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"')
 
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.profile import STARTUP_SECONDS
+from tandem.tools.profiles.profile import STARTUP_SECONDS, Profile
 from tandem.tools.signals import handled_by
 from tandem.tools.triton import pages, supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
-from tandem.tools.triton.launch import PREFIX, SINGLE, Launch, server_command
+from tandem.tools.triton.launch import PREFIX, launch_command, server_command
 from tandem.tools.triton.log import TritonLog
 
 POLL_SECONDS = 0.05
@@ -59,7 +59,8 @@ class TritonServer:
 
     repository: folder with the models, in the layout that ``tandem render`` writes.
     thread_pool_size: maximum number of BLS calls in flight per model; others wait. startup_timeout:
-    maximum seconds until all models are loaded. launch: the processes to start. on_progress: called
+    maximum seconds until all models are loaded. profile: the
+    deployment's, if it has TensorRT engines. on_progress: called
     repeatedly with a line of text while the server starts.
 
     Entering the context starts the server and returns when every model is ready. If a model can't
@@ -75,7 +76,7 @@ class TritonServer:
         ports: Ports = ANY_PORTS,
         address: str = LOOPBACK,
         startup_timeout: float = STARTUP_SECONDS,
-        launch: Launch = SINGLE,
+        profile: Profile | None = None,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.repository = repository.resolve()
@@ -84,7 +85,7 @@ class TritonServer:
         self.shm_prefix = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}-"
         self._thread_pool_size = thread_pool_size
         self._startup_timeout = startup_timeout
-        self._launch = launch
+        self._profile = profile
         self._wanted_ports = ports
         self._on_progress = on_progress
         self._supervisor: subprocess.Popen[bytes] | None = None
@@ -269,7 +270,7 @@ class TritonServer:
             f"--model-load-thread-count={len(self.models)}",
         ]
         listening = [f"--{name}={value}" for name, value in endpoints.items()]
-        return self._launch.command(server, listening, self.shm_prefix)
+        return launch_command(self._profile, server, listening, self.shm_prefix)
 
     def _wait_until_ready(self) -> None:
         began = noticed = time.monotonic()

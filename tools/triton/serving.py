@@ -16,7 +16,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.signals import handled_by
 from tandem.tools.triton import repository
-from tandem.tools.triton.launch import prepared_launch
+from tandem.tools.triton.launch import check_launch
 from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer
 
 
@@ -28,7 +28,7 @@ def serving(
 
     A second Ctrl-C while the server stops kills it.
     """
-    launch = prepared_launch(deployment.profile)
+    check_launch(deployment.profile)
     with linked_repository(deployment) as models:
         with status_line("starting Triton") as show:
             server = TritonServer(
@@ -37,7 +37,7 @@ def serving(
                 ports=ports,
                 address=address,
                 startup_timeout=deployment.profile.timeouts.startup,
-                launch=launch,
+                profile=deployment.profile,
                 on_progress=show,
             )
             server.start()
