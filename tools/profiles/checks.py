@@ -74,13 +74,15 @@ def _check_gpu_memory(profile: Profile) -> None:
 def _check_tensorrt_pair(profile: Profile) -> None:
     """Reject two TensorRT engines that are incompatible or don't support the decoding settings."""
     target, draft = profile.engines.target, profile.engines.draft
-    if not (isinstance(target, TensorRTLLMTarget) and isinstance(draft, TensorRTLLMDraft)):
+    if not isinstance(draft, TensorRTLLMDraft):
         return
     if profile.decoding.use_draft_logits and not draft.build.gather_generation_logits:
         raise ProfileError(
             (*DRAFT, "build", "gather_generation_logits"),
             "must be true, because decoding.use_draft_logits needs the draft's logits",
         )
+    if not isinstance(target, TensorRTLLMTarget):
+        return
     # Two engines need orchestrator mode, which spawns all workers on one node. In leader mode each
     # engine takes every rank, and ranks above 0 never return from the first engine's constructor.
     for key_path, engine in ((TARGET, target), (DRAFT, draft)):
