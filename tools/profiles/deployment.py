@@ -32,6 +32,7 @@ from tandem.tools.profiles.profile import (
     TARGET,
     EntrySection,
     Profile,
+    errors_of,
     read_profile,
 )
 
@@ -181,11 +182,8 @@ def load(path: Path) -> Deployment:
 
     Raises TandemError, one line with the file, the key path, the problem and the fix.
     """
-    profile, source = read_profile(path)
-    try:
-        return check(profile)
-    except ProfileError as error:
-        raise source.error(error.key_path, str(error)) from error
+    with errors_of(path):
+        return check(read_profile(path))
 
 
 def for_checkpoints(
