@@ -18,7 +18,7 @@ Scores: TypeAlias = Mapping[str, float]
 
 
 def rouge_scorer() -> Any:
-    """Return a scorer without stemming, like that of Hugging Face's `evaluate`.
+    """Return a scorer without stemming, as in Hugging Face's `evaluate`.
 
     Raises TandemError if rouge-score isn't installed.
     """
