@@ -46,6 +46,7 @@ ARROWS = {
 # The folders of tools/. Each folder may import only earlier folders.
 TOOLS = (
     "errors",
+    "folders",
     "signals",
     "profiles",
     "trtllm",

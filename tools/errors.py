@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import shutil
 from collections.abc import Iterable
 from typing import Literal
 
 
 class TandemError(Exception):
     """An error that the user can fix. The message is one line: what, where and how to fix it."""
-
-
-def copy_failure(error: OSError) -> tuple[str, str]:
-    """Return the file that couldn't be written, or "", and why. error: raised by `shutil`."""
-    if isinstance(error, shutil.Error):  # has all failures of copytree
-        _, target, reason = error.args[0][0]
-        return target, reason.partition("] ")[2].partition(": ")[0]
-    return error.filename2 or error.filename or "", error.strerror or str(error)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

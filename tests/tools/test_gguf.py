@@ -73,7 +73,6 @@ def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monk
 
     def dequantize(_, folder):
         made.append(folder)
-        folder.mkdir()
         (folder / "config.json").write_text("{}")
 
     monkeypatch.setattr(gguf_module, "_dequantize", dequantize)

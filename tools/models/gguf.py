@@ -10,13 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 
 from tandem.tools.errors import TandemError, install_extra
+from tandem.tools.folders import cache_folder, written
 from tandem.tools.models.weights import gigabytes
-from tandem.tools.triton.install import cache_folder
 from tandem.tools.triton.serving import status_line
 
 MAGIC = b"GGUF"
@@ -76,16 +75,11 @@ def _stamp(path: Path) -> str:
 
 
 def _convert(path: Path, folder: Path, stamp: str) -> None:
-    """Write the checkpoint into a temporary folder, then rename the folder."""
     for leftover in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(leftover)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
-        fresh = Path(temporary, "checkpoint")
+    with written(folder) as fresh:
         _dequantize(path, fresh)
         (fresh / STAMP).write_text(stamp)
-        if folder.exists():
-            folder.rename(Path(temporary, "old"))
-        fresh.rename(folder)
 
 
 def _dequantize(path: Path, folder: Path) -> None:

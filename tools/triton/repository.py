@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,8 @@ from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.model_parameters import encode
 from tandem.contract.tensor import Tensor
-from tandem.tools.errors import TandemError, copy_failure
+from tandem.tools.errors import TandemError
+from tandem.tools.folders import copy_failure, written
 from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
@@ -125,8 +125,8 @@ def models(deployment: Deployment) -> Iterator[Model]:
 def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
     """Write the model repository, and replace an earlier one in the same folder.
 
-    link: create symbolic links to packages, checkpoints and tokenizers instead of copies. Writes a
-    temporary folder, and renames it when it is complete. Raises TandemError.
+    link: create symbolic links to packages, checkpoints and tokenizers instead of copies. Raises
+    TandemError.
     """
     output = Path(os.path.realpath(output))  # don't replace a link to the folder
     try:
@@ -137,17 +137,12 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
             raise TandemError(
                 f"{output} exists and isn't from tandem render; choose a new or empty folder"
             )
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".tandem-") as temporary:
-            fresh = Path(temporary, "repository")
+        with written(output) as fresh:
             for model in models(deployment):
                 _write(model, fresh / model.name, link=link)
             (fresh / MARKER).write_text(f"{deployment.profile.name}\n")
             (fresh / README).write_text(readme(deployment))
             (fresh / SCRIPT).write_text(serve_script(deployment))
-            if output.exists():
-                output.rename(Path(temporary, "old"))
-            fresh.rename(output)
     except OSError as error:
         path, reason = copy_failure(error)
         raise TandemError(
