@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from tandem.bls.drafters.registry import BASELINE, PROMPT_LOOKUP, DrafterKind, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DRAFTERS, PROMPT_LOOKUP, DrafterKind, DrafterName
 from tandem.contract.strings import MOST_STRINGS
 from tandem.lookup.pools import LEAST_COUNTED
-from tandem.tools.profiles.drafters import OwnDrafter, all_kinds
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
@@ -98,12 +97,12 @@ def _check_tensorrt_pair(profile: Profile) -> None:
 
 
 def check_drafters(
-    profile: Profile, known: Mapping[DrafterName, DrafterKind], own: tuple[OwnDrafter, ...]
+    profile: Profile, known: Mapping[DrafterName, DrafterKind], own: tuple[DrafterKind, ...]
 ) -> None:
     drafters: dict[KeyPath, str | None] = {("decoding", "drafter"): profile.decoding.drafter}
     for index, entry in enumerate(profile.entries):
         drafters[("entries", index, "drafter")] = entry.drafter
-    sampling = {kind.name for kind in all_kinds(own) if kind.samples_from_draft_model}
+    sampling = {kind.name for kind in (*DRAFTERS.values(), *own) if kind.samples_from_draft_model}
     for key_path, drafter in drafters.items():
         if drafter is None or drafter in known:
             continue

@@ -23,7 +23,7 @@ from tandem.preprocessing.settings import TokenizerSettings
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import checks, vocabulary
 from tandem.tools.profiles.checkpoint import TokenizerFolder
-from tandem.tools.profiles.drafters import OwnDrafter, allowed_kinds, own_drafters
+from tandem.tools.profiles.drafters import allowed_kinds, own_kinds
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, located
 from tandem.tools.profiles.engines.torch import TorchTarget
 from tandem.tools.profiles.engines.vllm import VllmTarget
@@ -51,7 +51,7 @@ class Deployment:
     pad_id: int
     target: EnginePlan
     draft: EnginePlan | None
-    own_drafters: tuple[OwnDrafter, ...]
+    drafter_kinds: Mapping[DrafterName, DrafterKind]  # the preferred drafter first
     draft_tokenizer: TokenizerFolder | None  # None if the engines share a vocabulary
 
     @property
@@ -90,10 +90,6 @@ class Deployment:
         return tuple(self.drafter_kinds)
 
     @cached_property
-    def drafter_kinds(self) -> Mapping[DrafterName, DrafterKind]:
-        return allowed_kinds(self.target, self.draft, self.own_drafters)
-
-    @cached_property
     def stream_entry(self) -> EntrySection:
         return next(entry for entry in self.profile.entries if entry.kind == "stream")
 
@@ -128,8 +124,8 @@ class Deployment:
             engines_share_device=_share_device(profile),
             drafters=self.drafters,
             drafter_modules=tuple(
-                DrafterModule(file=own.file.name, settings=own.settings)
-                for own in self.own_drafters
+                DrafterModule(file=own.module.name, settings=own.settings)
+                for own in profile.drafters
             ),
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
             **decoding.model_dump(exclude={"drafter", "prompt_lookup"}),
@@ -246,7 +242,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         # A baseline would need a second engine, so omit its entry.
         entries = tuple(entry for entry in profile.entries if entry.drafter != BASELINE.name)
         profile = profile.model_copy(update={"entries": entries})
-    own = own_drafters(profile.drafters)
+    own = own_kinds(profile.drafters)
     known = allowed_kinds(target, draft, own)
     checks.check_drafters(profile, known, own)
     checks.check_draft_lengths(profile, known, target)
@@ -260,7 +256,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         pad_id=vocabulary.pad_id_of(target, tokenizer, default=end_ids[0]),
         target=target,
         draft=draft,
-        own_drafters=own,
+        drafter_kinds=known,
         draft_tokenizer=draft_tokenizer,
     )
 

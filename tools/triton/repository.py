@@ -180,7 +180,7 @@ def _typed(tensors: Sequence[Tensor], plan: EnginePlan) -> tuple[Tensor, ...]:
 
 
 def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> Iterator[Model]:
-    own = [drafter.file for drafter in deployment.own_drafters]
+    own = [drafter.module for drafter in deployment.profile.drafters]
     files = tokenizer | ({drafter_module.FOLDER: own} if own else {})
     files |= deployment.target.loop_files
     if deployment.draft_tokenizer:
