@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -53,7 +52,7 @@ class CheckpointSection(EngineSection):
         """
 
     @abstractmethod
-    def capabilities(self, settings: Any) -> Capabilities:
+    def capabilities_of(self, settings: Any) -> Capabilities:
         """Return the capabilities of the engine with these settings."""
 
     def default_kv_cache(self, checkpoint: Checkpoint, max_seq_len: int) -> int:  # noqa: ARG002
@@ -65,18 +64,19 @@ class CheckpointSection(EngineSection):
         read_config(folder)
 
     @property
-    def files(self) -> Mapping[str, list[Path]]:
-        """Map each subfolder of the version folder to its files. Adapters are added to them."""
-        return {}
-
-    @property
     def tokenizer_folder(self) -> Path:
         return self.checkpoint
 
     def plan(self) -> EnginePlan:
         with located("checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
-        length = self._max_seq_len(checkpoint)
+        reach = checkpoint.max_positions
+        length = self.max_seq_len or min(reach or self.longest, self.longest)
+        if reach is not None and length > reach:
+            raise ProfileError(
+                ("max_seq_len",),
+                f"must be at most {reach}, the positions of {checkpoint.folder}; got {length}",
+            )
         cache = self.kv_cache_tokens or self.default_kv_cache(checkpoint, length)
         check_kv_cache(cache, length, "kv_cache_tokens")
         adapters = self.lora_adapters or {}
@@ -84,12 +84,12 @@ class CheckpointSection(EngineSection):
         settings = self.settings(
             checkpoint, max_seq_len=length, kv_cache_tokens=cache, lora_adapters=subfolders
         )
-        files = {**self.files}
+        files = {}
         for subfolder, (name, folder) in zip(subfolders, adapters.items(), strict=True):
             with located("lora_adapters", name):
                 self.check_adapter(folder)
             files[subfolder] = [folder / WEIGHTS_FILE, folder / CONFIG_FILE]
-        capabilities = self.capabilities(settings)
+        capabilities = self.capabilities_of(settings)
         return EnginePlan(
             capabilities=capabilities,
             parameters=parameters_of(
@@ -107,13 +107,3 @@ class CheckpointSection(EngineSection):
             files=files,
             lora_adapters=tuple(adapters),
         )
-
-    def _max_seq_len(self, checkpoint: Checkpoint) -> int:
-        reach = checkpoint.max_positions
-        length = self.max_seq_len or min(reach or self.longest, self.longest)
-        if reach is not None and length > reach:
-            raise ProfileError(
-                ("max_seq_len",),
-                f"must be at most {reach}, the positions of {checkpoint.folder}; got {length}",
-            )
-        return length

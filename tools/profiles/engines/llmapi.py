@@ -117,7 +117,7 @@ class LlmApiTarget(CheckpointSection):
                 _check_vocabulary(self.checkpoint, self.draft.checkpoint)
         return super().plan()
 
-    def capabilities(self, settings: LlmApiSettings) -> Capabilities:
+    def capabilities_of(self, settings: LlmApiSettings) -> Capabilities:
         return capabilities.LLMAPI_SPECULATIVE if settings.drafts_itself else capabilities.LLMAPI
 
     def check_adapter(self, folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -68,11 +68,7 @@ class TorchDraft(CheckpointSection):
         either = {"auto": {"cpu", "cuda:0"}, "cuda": {"cuda:0"}}
         return frozenset(either.get(self.device, {self.device}))
 
-    @property
-    def files(self) -> Mapping[str, list[Path]]:
-        return {CHECKPOINT: checkpoint_files(self.checkpoint)}
-
-    def capabilities(self, settings: TorchSettings) -> Capabilities:  # noqa: ARG002
+    def capabilities_of(self, settings: TorchSettings) -> Capabilities:  # noqa: ARG002
         return capabilities.TORCH
 
     def default_kv_cache(self, checkpoint: Checkpoint, max_seq_len: int) -> int:
@@ -84,7 +80,10 @@ class TorchDraft(CheckpointSection):
             fault = _why_unsupported(read_config(self.checkpoint))
         if fault:
             raise ProfileError(("checkpoint",), f"{self.checkpoint}: {fault}")
-        return super().plan()
+        planned = super().plan()
+        return replace(
+            planned, files={CHECKPOINT: checkpoint_files(self.checkpoint), **planned.files}
+        )
 
     def check_weights(self) -> None:
         with located("checkpoint"):

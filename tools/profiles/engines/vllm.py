@@ -56,7 +56,7 @@ class VllmDraft(CheckpointSection):
         on_gpu = {f"cuda:{index}" for index in used}
         return frozenset(on_gpu if self.device_ids else on_gpu | {"cpu"})
 
-    def capabilities(self, settings: VllmSettings) -> Capabilities:
+    def capabilities_of(self, settings: VllmSettings) -> Capabilities:
         return capabilities.VLLM_SPECULATIVE if settings.drafts_itself else capabilities.VLLM
 
     def check_adapter(self, folder: Path) -> None:
