@@ -152,6 +152,12 @@ class EngineSection(ConfigSection):
     def check_weights(self) -> None:
         """Raise ProfileError if weights are missing. By default, an engine has no weights."""
 
+    def check_target(self, target: EngineSection, *, use_draft_logits: bool) -> None:
+        """Raise ProfileError if this draft engine is incompatible with a target.
+
+        The key path is relative to the section `engines`.
+        """
+
 
 def copied_settings(section: EngineSection, kind: type[Settings], **decided: Any) -> Settings:
     """Return an engine's settings.

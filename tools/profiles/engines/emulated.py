@@ -104,6 +104,11 @@ class EmulatedDraft(EngineSection):
             decoupled=self.decoupled,
         )
 
+    def check_target(self, target: EngineSection, *, use_draft_logits: bool) -> None:  # noqa: ARG002
+        """Reject another language: the target would accept no draft."""
+        if isinstance(target, EmulatedTarget) and target.language != self.language:
+            raise ProfileError(("draft", "language"), "must be the same as the target's")
+
     def _settings(self, tokenizer: TokenizerFolder) -> EmulatedSettings:
         width = self.vocab_size or tokenizer.size
         if width < tokenizer.size:

@@ -228,6 +228,28 @@ class TensorRTLLMDraft(EngineSection):
                 f"context, {build.max_seq_len - 1} tokens",
             )
 
+    def check_target(self, target: EngineSection, *, use_draft_logits: bool) -> None:
+        if use_draft_logits and not self.build.gather_generation_logits:
+            raise ProfileError(
+                ("draft", "build", "gather_generation_logits"),
+                "must be true, because decoding.use_draft_logits needs the draft's logits",
+            )
+        if not isinstance(target, TensorRTLLMTarget):
+            return
+        # Two engines need orchestrator mode, which spawns all workers on one node. In leader mode
+        # each engine takes every rank, and ranks above 0 never return from the first engine's
+        # constructor.
+        for role, engine in (("target", target), ("draft", self)):
+            if engine.num_nodes > 1:
+                raise ProfileError(
+                    (role, "num_nodes"),
+                    "must be 1 in both engines, because several nodes need leader mode, which "
+                    f"loads one engine; got {engine.num_nodes}; set 1, or use prompt_lookup "
+                    "without engines.draft",
+                )
+        if self.engine_dir == target.engine_dir:
+            raise ProfileError(("draft", "engine_dir"), "must be different from the target's")
+
     def padded(self, vocab_size: int) -> int:
         """Return the width of the logits: vocab_size rounded up to a multiple of tp_size."""
         return -(-vocab_size // self.tp_size) * self.tp_size

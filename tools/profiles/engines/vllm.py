@@ -13,7 +13,13 @@ from tandem.engines import capabilities
 from tandem.engines.vllm.lora import max_rank
 from tandem.engines.vllm.settings import VllmSettings
 from tandem.tools.profiles.checkpoint import Checkpoint
-from tandem.tools.profiles.engines.base import as_tuple, copied_settings, resolve
+from tandem.tools.profiles.engines.base import (
+    EngineSection,
+    ProfileError,
+    as_tuple,
+    copied_settings,
+    resolve,
+)
 from tandem.tools.profiles.engines.checkpoint_section import CheckpointSection
 
 
@@ -61,6 +67,18 @@ class VllmDraft(CheckpointSection):
 
     def check_adapter(self, folder: Path) -> None:
         max_rank(folder)
+
+    def check_target(self, target: EngineSection, *, use_draft_logits: bool) -> None:  # noqa: ARG002
+        """Reject two engines that together request more than the memory of a GPU."""
+        if not (isinstance(target, VllmDraft) and target.devices & self.devices):
+            return
+        total = round(target.gpu_memory_fraction + self.gpu_memory_fraction, 6)
+        if total > 1:
+            raise ProfileError(
+                ("draft", "gpu_memory_fraction"),
+                f"with engines.target's, must be at most 1 on a shared GPU; got {total:g}; set "
+                "both, for example 0.8 and 0.15",
+            )
 
     def settings(self, checkpoint: Checkpoint, /, **decided: Any) -> VllmSettings:
         return copied_settings(
