@@ -66,7 +66,7 @@ class Cell:
     @property
     def speedup(self) -> Spread | None:
         """Tokens per second relative to the baseline in the same repetition."""
-        return Spread.of(self._speedups)
+        return Spread.of(self._relative_to(self.baseline or self))
 
     @property
     def ideal_speedup(self) -> Spread | None:
@@ -74,20 +74,14 @@ class Cell:
 
         The baseline keeps its own overhead, so a slow baseline can't make the loop look better.
         """
-        efficiencies = [r.efficiency for r in self.whole]
-        pairs = zip(self._speedups, efficiencies, strict=True)
+        speedups = self._relative_to(self.baseline or self)
+        pairs = zip(speedups, [r.efficiency for r in self.whole], strict=True)
         return Spread.of(s / e if s and e else None for s, e in pairs)
 
     @property
     def scaling(self) -> Spread | None:
         """Tokens per second relative to one stream in the same repetition."""
-        if self.alone is None:
-            return None
-        pairs = zip(self.whole, self.alone.whole, strict=True)
-        return Spread.of(
-            many.tokens_per_second / one.tokens_per_second if one.num_tokens else None
-            for many, one in pairs
-        )
+        return Spread.of(self._relative_to(self.alone)) if self.alone else None
 
     @property
     def seconds_to_first_token(self) -> Spread | None:
@@ -107,20 +101,16 @@ class Cell:
     def num_different(self) -> int:
         """Number of answers that differ from the baseline's first answer to the same prompt."""
         wanted: dict[int, str] = {}
-        for answer in _answers(self._baseline.whole):
+        for answer in _answers((self.baseline or self).whole):
             wanted.setdefault(answer.prompt, answer.text)
         found = [*_answers(self.whole), *self._streamed]
         return sum(answer.text != wanted.get(answer.prompt) for answer in found)
 
-    @property
-    def _baseline(self) -> Cell:
-        return self.baseline or self
-
-    @property
-    def _speedups(self) -> list[float | None]:
+    def _relative_to(self, other: Cell) -> list[float | None]:
+        """Return the ratio of tokens per second in each repetition."""
         return [
             ours.tokens_per_second / theirs.tokens_per_second if theirs.num_tokens else None
-            for ours, theirs in zip(self.whole, self._baseline.whole, strict=True)
+            for ours, theirs in zip(self.whole, other.whole, strict=True)
         ]
 
     @property
