@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tandem.bls.drafters.registry import DRAFTERS, DrafterKind, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DRAFTERS, DrafterKind, DrafterName
 from tandem.tools.client.client import MODEL, Client
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
@@ -34,6 +34,14 @@ class MeasuredServer:
         if name not in self.drafters:
             raise TandemError(
                 f"--drafter must be one of {', '.join(self.drafters)} for {self.name}; got {name}"
+            )
+
+    def check_baseline(self) -> None:
+        """Raise TandemError if requests can't turn drafts off."""
+        if BASELINE.name not in self.drafters:
+            raise TandemError(
+                "the target drafts inside the engine, so there is no baseline to compare with; "
+                "serve a second target without it, and measure each --url"
             )
 
     @contextmanager

@@ -18,7 +18,7 @@ from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
+from tandem.tools.benchmark.variant import Variant, variants_of
 from tandem.tools.client.client import MODEL, Client, Value
 from tandem.tools.client.terminal import table_console
 from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
@@ -171,10 +171,7 @@ def chosen_variants(server: MeasuredServer, options: argparse.Namespace) -> list
 
     Raises TandemError if the server can't run one of them.
     """
-    if BASELINE.drafter not in server.drafters:
-        raise TandemError(
-            "the target drafts inside the engine, so there is no baseline to compare with"
-        )
+    server.check_baseline()
     for name in options.drafter:
         server.check_drafter(name)
     drafting = [name for name, kind in server.drafters.items() if kind.drafts_in_loop]

@@ -153,11 +153,7 @@ def speculation_of(
     inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.is_set else {}
     if drafter is not None or not inputs:
         inputs[tensors.DRAFTER] = drafter or server.default_drafter
-    if BASELINE.name not in server.drafters:
-        raise TandemError(
-            "the target drafts inside the engine, so there is no baseline to compare with; serve "
-            "a second target without it, and run summarize with each --url"
-        )
+    server.check_baseline()
     server.check_drafter(str(inputs[tensors.DRAFTER]))
     if inputs.get(tensors.DRAFTER) == BASELINE.name:
         raise TandemError(
