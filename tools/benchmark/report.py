@@ -10,8 +10,9 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeAlias
 
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from tandem.tools.benchmark.statistics import Cell, Latency, Spread
@@ -21,12 +22,8 @@ SPREAD = "10-90%"
 NOTHING = "-"
 
 
-class TableColumn(NamedTuple):
-    """A column: its heading, and the function that formats its cell of a row."""
-
-    heading: str
-    cell: Callable[[Cell], str]
-    left: bool = False
+# A column's heading, and the function that formats its cell of a row
+Column: TypeAlias = tuple[str, Callable[[Cell], str]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Report:
         }
 
 
-def _table(title: str, columns: Sequence[TableColumn], rows: Sequence[Cell]) -> Table:
+def _table(title: str, columns: Sequence[Column], rows: Sequence[Cell]) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -76,15 +73,18 @@ def _table(title: str, columns: Sequence[TableColumn], rows: Sequence[Cell]) -> 
         pad_edge=False,
         padding=(0, 2, 0, 0),
     )
-    shown = [c for c in columns if any(c.cell(row) not in ("", NOTHING) for row in rows)]
+    shown = [
+        (heading, cell)
+        for heading, cell in columns
+        if any(cell(row) not in ("", NOTHING) for row in rows)
+    ]
     if all(row.concurrency == 1 for row in rows):
         shown.remove(AT_ONCE)
-    for column in shown:
-        table.add_column(
-            column.heading, justify="left" if column.left else "right", vertical="bottom"
-        )
+    for heading, _ in shown:
+        justify: JustifyMethod = "left" if heading == "drafter" else "right"
+        table.add_column(heading, justify=justify, vertical="bottom")
     for row in rows:
-        table.add_row(*(column.cell(row) for column in shown))
+        table.add_row(*(cell(row) for _, cell in shown))
     return table
 
 
@@ -106,37 +106,37 @@ def _of_drafts(show: Callable[[Cell], str]) -> Callable[[Cell], str]:
     return lambda row: "" if row.variant.is_baseline else show(row)
 
 
-AT_ONCE = TableColumn("at\nonce", lambda row: str(row.concurrency))
-WAY = (
+AT_ONCE: Column = ("at\nonce", lambda row: str(row.concurrency))
+WAY: tuple[Column, ...] = (
     AT_ONCE,
-    TableColumn("drafter", lambda row: row.variant.drafter, left=True),
-    TableColumn("draft\ntokens", lambda row: row.variant.length),
-    TableColumn("ahead", lambda row: row.variant.draft_ahead or ""),
+    ("drafter", lambda row: row.variant.drafter),
+    ("draft\ntokens", lambda row: row.variant.length),
+    ("ahead", lambda row: row.variant.draft_ahead or ""),
 )
-SPEEDS = (
+SPEEDS: tuple[Column, ...] = (
     *WAY,
-    TableColumn("tokens/s", lambda row: _median(row.spread("tokens_per_second"), ".1f")),
-    TableColumn(SPREAD, lambda row: _range(row.spread("tokens_per_second"), ".0f")),
-    TableColumn("speedup", _of_drafts(lambda row: _median(row.speedup, ".2f"))),
-    TableColumn(SPREAD, _of_drafts(lambda row: _range(row.speedup, ".2f"))),
-    TableColumn("ideal", _of_drafts(lambda row: _median(row.ideal_speedup, ".2f"))),
-    TableColumn("efficiency", lambda row: _median(row.spread("efficiency"), ".3f")),
-    TableColumn(
+    ("tokens/s", lambda row: _median(row.spread("tokens_per_second"), ".1f")),
+    (SPREAD, lambda row: _range(row.spread("tokens_per_second"), ".0f")),
+    ("speedup", _of_drafts(lambda row: _median(row.speedup, ".2f"))),
+    (SPREAD, _of_drafts(lambda row: _range(row.speedup, ".2f"))),
+    ("ideal", _of_drafts(lambda row: _median(row.ideal_speedup, ".2f"))),
+    ("efficiency", lambda row: _median(row.spread("efficiency"), ".3f")),
+    (
         "orchestration\nms per round",
         lambda row: _median(row.spread("orchestration_seconds"), ".2f", 1e3),
     ),
-    TableColumn("acceptance", lambda row: _median(row.spread("acceptance_rate"), ".1%")),
-    TableColumn("tokens\nper round", lambda row: _median(row.spread("tokens_per_round"), ".2f")),
-    TableColumn("scaling", lambda row: _median(row.scaling, ".2f")),
+    ("acceptance", lambda row: _median(row.spread("acceptance_rate"), ".1%")),
+    ("tokens\nper round", lambda row: _median(row.spread("tokens_per_round"), ".2f")),
+    ("scaling", lambda row: _median(row.scaling, ".2f")),
 )
-LATENCIES = (
+LATENCIES: tuple[Column, ...] = (
     *WAY,
-    TableColumn("first token\nms", lambda row: _median(row.seconds_to_first_token, ".1f", 1e3)),
-    TableColumn(SPREAD, lambda row: _range(row.seconds_to_first_token, ".1f", 1e3)),
-    TableColumn("inter-token\nms p50", lambda row: _milliseconds(row.inter_token_seconds, "p50")),
-    TableColumn("p99", lambda row: _milliseconds(row.inter_token_seconds, "p99")),
-    TableColumn("between chunks\nms p50", lambda row: _milliseconds(row.gap_seconds, "p50")),
-    TableColumn("p99", lambda row: _milliseconds(row.gap_seconds, "p99")),
+    ("first token\nms", lambda row: _median(row.seconds_to_first_token, ".1f", 1e3)),
+    (SPREAD, lambda row: _range(row.seconds_to_first_token, ".1f", 1e3)),
+    ("inter-token\nms p50", lambda row: _milliseconds(row.inter_token_seconds, "p50")),
+    ("p99", lambda row: _milliseconds(row.inter_token_seconds, "p99")),
+    ("between chunks\nms p50", lambda row: _milliseconds(row.gap_seconds, "p50")),
+    ("p99", lambda row: _milliseconds(row.gap_seconds, "p99")),
 )
 
 
