@@ -134,7 +134,7 @@ class EngineSection(ConfigSection):
 
     @property
     @abstractmethod
-    def tokenizer_folder(self) -> Path | None:
+    def tokenizer_folder(self) -> Path:
         """The folder that may contain the engine's tokenizer: its checkpoint."""
 
     @property
