@@ -62,7 +62,7 @@ def test_nvidias_documented_command_works():
     assert (given.test_hf, given.check_accuracy, str(given.hf_model_dir)) == (True, True, "hf")
     assert given.rouge1_threshold == 15
     drafting = summarize.run_options.read_drafting(given)
-    assert drafting == DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
+    assert drafting == DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, [0]))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def own(tmp_path):
 
 
 def test_config_strings_and_the_drafter_option_select_the_drafter(own):
-    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
+    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, [0]))
     plain, server = DraftingOptions(), own()
     assert speculation_of(None, lookup, server) == lookup.inputs
     assert speculation_of(None, plain, server) == {entry.DRAFTER: "prompt_lookup"}

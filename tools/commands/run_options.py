@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,7 +17,13 @@ from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
 from tandem.tools.commands.options import Options
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.config_strings import Devices, DraftTargetConfig, PromptLookupConfig
+from tandem.tools.profiles.config_strings import (
+    Config,
+    Devices,
+    DraftTargetConfig,
+    PromptLookupConfig,
+    parse,
+)
 from tandem.tools.profiles.deployment import Deployment, check
 from tandem.tools.profiles.engine_dir import engine_section
 from tandem.tools.profiles.engines.base import KeyPath, ProfileError
@@ -33,7 +39,6 @@ OPTIONS: dict[KeyPath, str] = {  # part of a profile -> the option that sets it
     ("decoding", "draft_len"): DRAFT_TARGET_OPTION,
     ("decoding", "prompt_lookup"): PROMPT_LOOKUP_OPTION,
 }
-Config = TypeVar("Config", DraftTargetConfig, PromptLookupConfig)
 
 
 @dataclass(frozen=True)
@@ -205,7 +210,7 @@ def _parse(config: type[Config], values: list[str] | None, option: str) -> Confi
     if values is None:
         return None
     try:
-        return config.parse(" ".join(values).strip().removeprefix("="))
+        return parse(config, " ".join(values).strip().removeprefix("="))
     except TandemError as error:
         raise TandemError(f"{option}: {error}") from error
 
