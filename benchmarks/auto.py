@@ -195,7 +195,7 @@ def slowed(profile: Profile, *, times: float = 1.0, batch_slope: float | None = 
 def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
     for name in options.text:
         text = TEXTS[name]
-        profile, _ = read_profile(text.profile)
+        profile = read_profile(text.profile)
         emulated = isinstance(profile.engines.target, EmulatedTarget)
         lengths = (*(options.lengths or text.lengths), AUTO)
         drafting = product(options.drafter, lengths, options.draft_ahead)

@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=25, help="of all loops")
     parser.add_argument("--threads", type=int, help="Triton's threads per model (default: few)")
     options = parser.parse_args()
-    profile, _ = read_profile(options.profile)
+    profile = read_profile(options.profile)
     profile = profile.model_copy(update={"admission": FEW})
     with serving_loops(profile, change=_add_bare_loops, threads=options.threads) as server:
         url = server.grpc_url

@@ -17,7 +17,7 @@ from playwright.sync_api import Page, sync_playwright
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
 from tandem.gateway.settings import GatewaySettings
-from tandem.tools.models.named import model_named
+from tandem.tools.models.named import find_model
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import serving as triton
 from tandem.tools.triton.server import LOOPBACK
@@ -35,7 +35,7 @@ SECONDS_TO_ANSWER = 120
 
 def main(model: str) -> None:
     """Serve a model, send the prompt and take the screenshot."""
-    checkpoint = model_named(model).checkpoint()
+    checkpoint = find_model(model).checkpoint()
     with (
         triton.serving(deployment.for_checkpoints(checkpoint, None)) as server,
         listen(LOOPBACK, 0) as bound,

@@ -46,8 +46,8 @@ ARROWS = {
 # The folders of tools/. Each folder may import only earlier folders.
 TOOLS = (
     "errors",
+    "folders",
     "signals",
-    "extras",
     "profiles",
     "trtllm",
     "triton",

@@ -1,22 +1,14 @@
-"""The exception of the `tandem` command, and suggestions for unknown names."""
+"""The exception of the `tandem` command, and phrases for its messages."""
 
 from __future__ import annotations
 
 import difflib
-import shutil
 from collections.abc import Iterable
+from typing import Literal
 
 
 class TandemError(Exception):
     """An error that the user can fix. The message is one line: what, where and how to fix it."""
-
-
-def copy_failure(error: OSError) -> tuple[str, str]:
-    """Return the file that couldn't be written, or "", and why. error: raised by `shutil`."""
-    if isinstance(error, shutil.Error):  # has all failures of copytree
-        _, target, reason = error.args[0][0]
-        return target, reason.partition("] ")[2].partition(": ")[0]
-    return error.filename2 or error.filename or "", error.strerror or str(error)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -24,3 +16,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{near[0]}'?" if near else f"choose one of: {', '.join(names)}"
+
+
+def install_extra(extra: Literal["embedded", "gateway", "gguf", "summarize"]) -> str:
+    """Return how to install an extra; the advice is valid for uv, pipx and pip."""
+    return f"install Tandem with the extra '{extra}' (README, Install)"

@@ -189,7 +189,7 @@ def measure_served(
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder, "inflated.yaml")
         path.write_text(yaml.safe_dump(_profile(settings, max(options.at_once))))
-        profile, _ = read_profile(path)
+        profile = read_profile(path)
         began = time.perf_counter()
         server = stack.enter_context(serving_loops(profile, options.instances, plant))
         budget.figures.add("Triton has started", seconds=time.perf_counter() - began)

@@ -32,7 +32,7 @@ def test_a_single_run_is_compared_with_its_own_best_variant():
 
 
 def test_slowing_down_emulated_engines_changes_only_their_step_time():
-    profile, _ = read_profile(PROFILES / "emulated-70b-1b.yaml")
+    profile = read_profile(PROFILES / "emulated-70b-1b.yaml")
     slower = slowed(profile, times=4)
     for name, engine in profile.engines:
         other = getattr(slower.engines, name)
@@ -42,11 +42,11 @@ def test_slowing_down_emulated_engines_changes_only_their_step_time():
 
 
 def test_the_batch_slope_of_emulated_engines_can_be_set():
-    profile, _ = read_profile(PROFILES / "emulated-70b-1b.yaml")
+    profile = read_profile(PROFILES / "emulated-70b-1b.yaml")
     slopes = [engine.batch_slope for _, engine in slowed(profile, batch_slope=0.03).engines]
     assert slopes == [0.03, 0.03]
 
 
 def test_timing_options_leave_real_engines_unchanged():
-    profile, _ = read_profile(PROFILES / "embedded.yaml")
+    profile = read_profile(PROFILES / "embedded.yaml")
     assert slowed(profile, times=4, batch_slope=0.03) == profile

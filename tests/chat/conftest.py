@@ -11,7 +11,7 @@ from tandem.gateway import server as gateway_server
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen
 from tandem.gateway.settings import GatewaySettings
-from tandem.tools.models.named import model_named
+from tandem.tools.models.named import find_model
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
@@ -24,7 +24,7 @@ def checkpoint() -> Path:
     """The folder of the model's checkpoint."""
     if not GGUF.is_file():
         pytest.skip("SmolLM2 is not here (93 MB): make test-chat fetches it")
-    return model_named(str(GGUF)).checkpoint()
+    return find_model(str(GGUF)).checkpoint()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import runpy
 import signal
@@ -19,9 +20,11 @@ from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.client.client import Answer, Client, inputs_for
+from tandem.tools.client.answer import Answer
+from tandem.tools.client.client import Client, inputs_for
 from tandem.tools.client.terminal import PICTURES, show
 from tandem.tools.profiles import deployment
+from tandem.tools.triton.server import TritonServer
 
 from .conftest import EMULATED_ZERO, ROOT, serving
 
@@ -193,6 +196,27 @@ def test_bench_measures_every_combination(emulated, tmp_path, capsys):
         assert row["seconds_to_first_token"]["median"] > 0
         assert row["inter_token_seconds"]["p50"] >= 0
         assert (row["scaling"] is None) == (row["num_streams"] == 1)
+
+
+def test_bench_says_that_triton_died(monkeypatch, capsys):
+    servers, start, stream = [], TritonServer.start, Client.stream
+
+    def started(server):
+        start(server)
+        servers.append(server)
+
+    def killing(client, *inputs, **options):
+        os.kill(min(servers[0].processes), signal.SIGKILL)
+        return stream(client, *inputs, **options)
+
+    monkeypatch.setattr(TritonServer, "start", started)
+    monkeypatch.setattr(Client, "stream", killing)
+    assert command.main(["bench", "--profile", "emulated-zero", *FEWEST]) == 1
+    log = servers[0].log.path
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"tandem: Triton was killed by signal 9; log: {log}"
+    )
+    log.unlink()
 
 
 def test_bench_measures_only_drafters_of_the_server_by_default(without_draft, capsys):

@@ -17,7 +17,6 @@ from scale import first_of
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository, server
 from tandem.tools.triton.install import find_triton
-from tandem.tools.triton.launch import launch_of
 from tandem.tools.triton.server import TritonServer
 
 STUB = Path(__file__).parents[1] / "support" / "tensorrtllm_stub" / "model.py"
@@ -102,7 +101,7 @@ def stubbed(request, tmp_path_factory):
         KilledServer(
             folder / "repository",
             thread_pool_size=planned.thread_pool_size,
-            launch=launch_of(planned.profile),
+            profile=planned.profile,
         ) as running,
     ):
         yield running
@@ -207,16 +206,16 @@ def test_drafts_resume_after_the_engine_recovers(stubbed, control):
 
 
 @contextmanager
-def launched(folder, mode, **settings):
+def launched(folder, **settings):
     """Run a server with two GPUs per engine by its launch command, and check for leftovers."""
     planned = deployment.load(write_profile(folder, tp_size=2, **settings))
     repository.render(planned, folder / "repository")
-    launch = launch_of(planned.profile)
-    assert launch.mode == mode
     threads = planned.thread_pool_size
     with (
         stub_backend(folder),
-        TritonServer(folder / "repository", thread_pool_size=threads, launch=launch) as running,
+        TritonServer(
+            folder / "repository", thread_pool_size=threads, profile=planned.profile
+        ) as running,
     ):
         yield running
         processes = running.processes
@@ -227,7 +226,7 @@ def launched(folder, mode, **settings):
 @pytest.mark.heavy
 def test_a_launch_with_one_process_per_gpu_serves_requests(tmp_path):
     """A real mpirun runs the command. Rank 1 loads only the engine, and ends with rank 0."""
-    with launched(tmp_path, "leader", draft=False) as running:
+    with launched(tmp_path, draft=False) as running:
         answer = ask(running, PROMPT, max_tokens=40)
         assert answer.draft_tokens
         assert answer.said == ask(running, PROMPT, model="ensemble", max_tokens=40).said
@@ -238,7 +237,7 @@ def test_a_launch_with_one_process_per_gpu_serves_requests(tmp_path):
 @pytest.mark.heavy
 def test_an_orchestrator_can_serve_two_engines(tmp_path):
     """A real mpirun runs the command, but a stub replaces the backend that spawns workers."""
-    with launched(tmp_path, "orchestrator") as running:
+    with launched(tmp_path) as running:
         answer = ask(running, PROMPT, max_tokens=40, drafter="draft_model")
         assert answer.draft_tokens
         assert answer.said == ask(running, PROMPT, model="ensemble", max_tokens=40).said

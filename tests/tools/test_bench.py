@@ -12,13 +12,12 @@ from tandem.bls.drafters.registry import DRAFT_MODEL, HYBRID, PROMPT_LOOKUP
 from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command
+from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
 from tandem.tools.benchmark.report import Report
-from tandem.tools.benchmark.running_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.statistics import Cell, Spread, VariantStatistics, statistics_of
-from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
+from tandem.tools.benchmark.statistics import Cell, Spread
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
-from tandem.tools.client.client import AnswerTotals
+from tandem.tools.client.answer import Answer, Answers, AnswerTotals
 from tandem.tools.commands.bench import chosen_variants
 from tandem.tools.commands.command_line import parser_of
 from tandem.tools.commands.options import named_profile, write_json
@@ -32,31 +31,29 @@ def options(*arguments):
     return parser_of("bench").read(arguments)
 
 
-def trace(seconds, engine_seconds, **more):
-    """Return the trace of an answer with twenty tokens in ten rounds."""
+def answer(seconds, engine_seconds, **more):
+    """Return an answer with twenty tokens in ten rounds."""
     totals = {"num_rounds": 10, "num_draft_tokens": 40, "num_accepted_tokens": 10}
     given = {name: more.pop(name) for name in totals.keys() & more}
     statistics = {"draft_seconds": 0.0, "target_seconds": engine_seconds}
     answer_totals = AnswerTotals(**totals | given)
-    return Trace(
+    return Answer(
         num_tokens=20, totals=answer_totals, seconds=seconds, statistics=statistics, **more
     )
 
 
 def repetition(seconds, engine_seconds, **more):
-    return Repetition.of_one_stream([trace(seconds, engine_seconds, **more)])
+    return Answers([answer(seconds, engine_seconds, **more)])
 
 
-def cell(variant, *repetitions, streamed=(), count=1):
-    return Cell("code", count, variant, list(repetitions), list(streamed))
+def cell(variant, *repetitions, baseline=None, alone=None, streamed=()):
+    return Cell("code", 1, variant, baseline, alone, list(repetitions), list(streamed))
 
 
 def figures(ours, control):
     """Return statistics. ours, control: (seconds, engine seconds) of each repetition."""
-    return VariantStatistics(
-        cell(DRAFTS, *(repetition(*pair) for pair in ours)),
-        cell(BASELINE, *(repetition(*pair, num_rounds=20) for pair in control)),
-    )
+    baseline = cell(BASELINE, *(repetition(*pair, num_rounds=20) for pair in control))
+    return cell(DRAFTS, *(repetition(*pair) for pair in ours), baseline=baseline)
 
 
 def test_efficiency_is_1_if_the_loop_has_no_overhead():
@@ -107,28 +104,21 @@ def test_efficiency_is_unknown_if_engines_report_no_times():
 
 
 def test_acceptance_and_tokens_per_round_average_all_answers():
-    traces = [trace(1.0, 1.0), trace(1.0, 1.0, num_draft_tokens=10, num_rounds=30)]
-    both = Repetition.of_one_stream(traces)
+    both = Answers([answer(1.0, 1.0), answer(1.0, 1.0, num_draft_tokens=10, num_rounds=30)])
     assert both.acceptance_rate == pytest.approx(20 / 50)
     assert both.tokens_per_round == 1.0
     assert repetition(1.0, 1.0, num_draft_tokens=0).acceptance_rate is None
 
 
 def test_scaling_is_relative_to_one_stream_of_the_same_variant():
-    many = Cell("code", 2, DRAFTS, [Repetition([trace(1.1, 1.0)] * 2, 1.1)], [])
-    cells = [cell(BASELINE, repetition(2.0, 2.0), count=count) for count in (1, 2)]
-    rows = statistics_of([*cells, cell(DRAFTS, repetition(1.0, 1.0)), many])
-    assert [row.scaling and row.scaling.median for row in rows] == [
-        None,
-        1.0,
-        None,
-        pytest.approx(2 / 1.1),
-    ]
+    alone = cell(DRAFTS, repetition(1.0, 1.0))
+    many = cell(DRAFTS, Answers([answer(1.1, 1.0)] * 2, 1.1), alone=alone)
+    assert alone.scaling is None
+    assert many.scaling.median == pytest.approx(2 / 1.1)
 
 
 def test_the_latency_of_a_chunk_is_divided_equally_among_its_tokens():
-    arrivals = (Arrival(0.5, 0), Arrival(1.0, 1), Arrival(1.3, 3), Arrival(1.4, 1))
-    streamed = trace(1.4, 1.0, arrivals=arrivals)
+    streamed = answer(1.4, 1.0, arrivals=[(1.0, 1), (1.3, 3), (1.4, 1)])
     assert streamed.inter_token_seconds == pytest.approx([0.1, 0.1, 0.1, 0.1])
     assert streamed.gap_seconds == pytest.approx([0.3, 0.1])
 
@@ -138,9 +128,10 @@ def test_outputs_that_differ_from_the_baseline_are_counted():
     ours = cell(
         DRAFTS,
         *(repetition(1.0, 1.0, text=text) for text in ("same", "other")),
+        baseline=control,
         streamed=[repetition(1.0, 1.0, text="another")],
     )
-    assert VariantStatistics(ours, control).num_different == 2
+    assert ours.num_different == 2
 
 
 def test_only_meaningful_combinations_are_measured():
@@ -201,10 +192,10 @@ def test_random_prompts_are_the_same_in_every_run():
 def report():
     control = cell(BASELINE, repetition(2.0, 2.0, num_rounds=20, num_draft_tokens=0))
     ours = [
-        cell(Variant("draft_model", length), repetition(seconds, 0.8))
+        cell(Variant("draft_model", length), repetition(seconds, 0.8), baseline=control)
         for length, seconds in ((4, 1.0), (AUTO, 0.9))
     ]
-    return Report("here", {}, statistics_of([control, *ours]))
+    return Report("here", {}, [control, *ours])
 
 
 def test_the_table_shows_only_measured_columns():
@@ -266,19 +257,19 @@ def test_bench_errors_are_one_line(arguments, message, capsys):
 
 
 def test_the_profiles_drafter_is_measured_by_default():
-    served = served_drafters(deployment.load(named_profile(Path("emulated-zero"))))
-    assert list(map(str, chosen_variants(served, options()))) == ["none", "draft_model served"]
+    server = measured_server(deployment.load(named_profile(Path("emulated-zero"))))
+    assert list(map(str, chosen_variants(server, options()))) == ["none", "draft_model served"]
 
 
 def test_the_error_for_an_unknown_drafter_lists_the_served_drafters():
     kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.BASELINE)}
-    served = ServedDrafters("here:1", kinds, "prompt_lookup", 16, 1024)
-    assert list(map(str, chosen_variants(served, options()))) == ["none", "prompt_lookup served"]
+    server = MeasuredServer("here:1", "bls_stream", kinds, "prompt_lookup", 16, 1024)
+    assert list(map(str, chosen_variants(server, options()))) == ["none", "prompt_lookup served"]
     with pytest.raises(
         TandemError,
         match="--drafter must be one of prompt_lookup, none for here:1; got draft_model",
     ):
-        chosen_variants(served, options("--drafter", "draft_model"))
+        chosen_variants(server, options("--drafter", "draft_model"))
 
 
 def test_values_of_list_options_are_separated_by_commas():

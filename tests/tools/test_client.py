@@ -8,7 +8,8 @@ from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry
 from tandem.tools.client import client
-from tandem.tools.client.client import Answer, AnswerChunk, Answers, AnswerTotals, Client, as_array
+from tandem.tools.client.answer import Answer, AnswerChunk, Answers, AnswerTotals
+from tandem.tools.client.client import Client, as_array
 from tandem.tools.errors import TandemError
 
 
@@ -80,11 +81,3 @@ def test_an_answer_accumulates_its_chunks():
     assert rates.tokens_per_second == 2.5
     assert rates.acceptance_rate == 3 / 8
     assert rates.tokens_per_round == 2.5
-
-
-def test_an_empty_answer_has_no_statistics():
-    answer = Answer()
-    rates = Answers([answer])
-    assert (rates.tokens_per_second, rates.tokens_per_round) == (0, None)
-    assert rates.acceptance_rate is None
-    assert answer.seconds_to_first_token is None

@@ -19,6 +19,7 @@ from tandem.tools.commands.options import PROFILES, grpc_url, named_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import install
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
+from tandem.tools.triton.server import Ports, claim_ports
 
 # Simulates Ctrl-C during the import of a slow package.
 INTERRUPTED = """
@@ -298,3 +299,18 @@ def test_doctor_reports_a_python_without_a_shared_library(monkeypatch):
     findings = {finding.subject: finding for finding in doctor.examine()}
     assert findings["Python"].good is False
     assert "no shared libpython" in findings["Triton"].fix
+
+
+def test_an_error_names_all_ports_in_use():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        http, metrics = (bound.getsockname()[1] for bound in (one, other))
+        with pytest.raises(TandemError) as refused:
+            claim_ports(Ports(http, 0, metrics), "127.0.0.1")
+    assert str(refused.value) == (
+        f"can't listen on 127.0.0.1:{http} (http), 127.0.0.1:{metrics} (metrics): "
+        "Address already in use; "
+        "use --http-port 0 --metrics-port 0, or another --address"
+    )

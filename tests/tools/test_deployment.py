@@ -98,14 +98,6 @@ def test_each_engine_gets_its_timeout_from_the_profile(folder):
     assert (settings.target.timeout, settings.draft.timeout) == (3.0, 2.0)
 
 
-def test_loop_settings_have_defaults_without_a_draft_model(folder):
-    settings = load(folder, profile(engines=engines())).loop_settings()
-    assert settings.draft_kv_blocks == 0
-    assert settings.draft_samples_exactly
-    assert not settings.draft_stops_when_unsure
-    assert not settings.shared_logits
-
-
 def test_text_size_is_limited_by_the_tokenizer_and_the_profile(folder):
     planned = load(folder, profile())
     fits = planned.tokenizer.longest_token_bytes * 1024

@@ -60,13 +60,6 @@ def test_warnings_in_a_response_are_printed(monkeypatch, capsys):
     assert "\nwarning: uniqueItems is not enforced\n" in capsys.readouterr().err
 
 
-def test_the_error_without_a_server_says_how_to_start_one(capsys):
-    assert command.main(["generate", "x", "--url", "127.0.0.1:1"]) == 1
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err == ("tandem: no server responds at 127.0.0.1:1; start one with: tandem up\n")
-
-
 def test_a_schema_file_is_sent_unchanged(tmp_path, monkeypatch):
     schema = '{"type" : "object"}\n'
     (tmp_path / "a.json").write_text(schema)

@@ -5,11 +5,9 @@ import os
 import pytest
 from ggufs import TEMPLATE, write_gguf
 
-from tandem.tools import extras
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.models import gguf as gguf_module
-from tandem.tools.models.gguf import GgufFile
-from tandem.tools.models.named import model_named
+from tandem.tools.models.named import find_model
 from tandem.tools.profiles import deployment
 
 pytest.importorskip("gguf", reason="no gguf: the extra 'gguf'")
@@ -32,7 +30,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def converted(cache, file):
-    return GgufFile(file).checkpoint()
+    return gguf_module.converted(file)
 
 
 def refusal(call):
@@ -44,10 +42,9 @@ def refusal(call):
 
 
 def test_a_gguf_file_can_be_served_without_a_profile(file, converted):
-    source = model_named(str(file))
-    assert source == GgufFile(file)
-    assert source.name == "small"
-    planned = deployment.for_checkpoints(converted, None, name=source.name)
+    model = find_model(str(file))
+    assert (model.name, model.checkpoint()) == ("small", converted)
+    planned = deployment.for_checkpoints(converted, None, name=model.name)
     assert planned.loop_settings().drafter == "prompt_lookup"
     assert planned.end_ids == (0,)
     assert (converted / "chat_template.jinja").read_text() == TEMPLATE
@@ -63,12 +60,12 @@ def test_converted_weights_equal_the_gguf_file(file, converted):
     down = weights["model.layers.1.mlp.down_proj.weight"]
     assert (down == tensors["blk.1.ffn_down.weight"]).all()
     size = sum(w.size for w in weights.values())
-    assert GgufFile(file).describe().num_parameters == pytest.approx(size, rel=0.01)
+    assert find_model(str(file)).num_parameters == pytest.approx(size, rel=0.01)
 
 
 def test_a_file_is_converted_only_once(file, converted, monkeypatch):
-    monkeypatch.setattr(GgufFile, "_dequantize", lambda *_: pytest.fail("it was there"))
-    assert GgufFile(file).checkpoint() == converted
+    monkeypatch.setattr(gguf_module, "_dequantize", lambda *_: pytest.fail("it was there"))
+    assert gguf_module.converted(file) == converted
 
 
 def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monkeypatch):
@@ -76,14 +73,13 @@ def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monk
 
     def dequantize(_, folder):
         made.append(folder)
-        folder.mkdir()
         (folder / "config.json").write_text("{}")
 
-    monkeypatch.setattr(GgufFile, "_dequantize", dequantize)
+    monkeypatch.setattr(gguf_module, "_dequantize", dequantize)
     before = (converted / "source.json").read_text()
     facts = file.stat()
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
-    assert GgufFile(file).checkpoint() == converted
+    assert gguf_module.converted(file) == converted
     assert len(made) == 1
     assert (converted / "source.json").read_text() != before
     assert sorted(path.name for path in cache.iterdir()) == [
@@ -95,7 +91,7 @@ def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monk
 def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(range(256)) * 4)
-    text = refusal(GgufFile(broken).checkpoint)
+    text = refusal(lambda: find_model(str(broken)))
     assert text.startswith(f"can't dequantize {broken}: ")
     assert len(text) < 500
     assert not [path for path in cache.glob("*broken*") if path.suffix != ".lock"]
@@ -103,8 +99,8 @@ def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
 
 def test_the_error_for_a_missing_package_names_the_extra(file, monkeypatch):
     monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
-    assert refusal(GgufFile(file).checkpoint) == (
-        f"can't read {file} without the package no-such-package; {extras.install('gguf')}"
+    assert refusal(lambda: find_model(str(file))) == (
+        f"can't read {file} without the package no-such-package; {install_extra('gguf')}"
     )
 
 
@@ -112,5 +108,5 @@ def test_one_part_of_a_split_model_is_rejected(tmp_path):
     part = tmp_path / "big-00001-of-00002.gguf"
     part.write_bytes(b"GGUF")
     assert "is one part of a split model; merge the parts first" in refusal(
-        model_named(str(part)).checkpoint
+        lambda: find_model(str(part))
     )

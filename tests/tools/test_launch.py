@@ -8,7 +8,7 @@ from llamas import TENSORRT_PROFILES
 
 from tandem.tools.cli import main
 from tandem.tools.profiles import deployment
-from tandem.tools.triton.launch import SINGLE, launch_of
+from tandem.tools.triton.launch import launch_command
 from tandem.tools.trtllm.engines import trt_engines
 
 LARGE = "llama-3.1-405b"
@@ -16,6 +16,7 @@ LOOKUP = "llama-2-13b-prompt-lookup"
 SMALL_DRAFT = {"engines.draft.tp_size": 1, "engines.draft.device_ids": [4]}
 SERVER = ("tritonserver", "--model-repository=/repository")
 ENDPOINTS = ("--http-port=8000",)
+ONE_PROCESS = [*SERVER, *ENDPOINTS, "--backend-config=python,shm-region-prefix-name=p-"]
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def lookup(changed):
 
 
 def launch(path):
-    return launch_of(deployment.load(path).profile)
+    return launch_command(deployment.load(path).profile, SERVER, ENDPOINTS, "p-")
 
 
 def ranks(command):
@@ -44,23 +45,17 @@ def test_launch_commands_equal_the_golden_files(name, shipped, tmp_path, capsys)
 
 
 def test_engines_of_other_kinds_are_served_by_one_process(embedded_profile):
-    assert launch(embedded_profile) == SINGLE
-    assert SINGLE.command(SERVER, ENDPOINTS, "p-") == [
-        *SERVER,
-        *ENDPOINTS,
-        "--backend-config=python,shm-region-prefix-name=p-",
-    ]
+    assert launch(embedded_profile) == ONE_PROCESS
+    assert launch_command(None, SERVER, ENDPOINTS, "p-") == ONE_PROCESS
 
 
 @pytest.mark.parametrize("devices", [[0], [1]])
 def test_two_engines_on_one_gpu_each_need_a_single_process(changed, devices):
-    assert launch(changed("llama-2-7b-13b", {"engines.draft.device_ids": devices})).mode == "single"
+    assert launch(changed("llama-2-7b-13b", {"engines.draft.device_ids": devices})) == ONE_PROCESS
 
 
 def test_an_engine_on_several_gpus_has_one_process_per_gpu(lookup):
-    planned = launch(lookup)
-    assert (planned.mode, planned.world_size) == ("leader", 4)
-    command = planned.command(SERVER, ENDPOINTS, "p-")
+    command = launch(lookup)
     assert "-x" not in command
     first, *others = ranks(command)
     assert first == [*SERVER, *ENDPOINTS, "--backend-config=python,shm-region-prefix-name=p-0-"]
@@ -72,18 +67,16 @@ def test_an_engine_on_several_gpus_has_one_process_per_gpu(lookup):
         assert not set(ENDPOINTS) & set(rank)
 
 
-def test_renamed_engines_are_loaded_by_their_names(changed):
-    path = changed("llama-2-7b-13b", {"models.target": "large", "models.draft": "small"})
-    assert launch(path).engines == ("small", "large")
+def test_a_renamed_engine_is_loaded_by_its_name(changed):
+    gpus = {"engines.target.tp_size": 2, "engines.target.device_ids": [0, 1]}
+    assert "--load-model=large" in launch(changed(LOOKUP, gpus | {"models.target": "large"}))
 
 
 @pytest.mark.parametrize(
     ("draft", "gpus"), [({}, 4), (SMALL_DRAFT, 5), ({"engines.draft.device_ids": [4, 5, 6, 7]}, 8)]
 )
 def test_two_engines_with_many_gpus_use_an_orchestrator(changed, draft, gpus):
-    planned = launch(changed(LARGE, draft))
-    assert (planned.mode, planned.world_size) == ("orchestrator", 1)
-    command = planned.command(SERVER, ENDPOINTS)
+    command = launch(changed(LARGE, draft))
     assert command[:10] == [
         *("mpirun", "--allow-run-as-root", "--bind-to", "none", "-x", "TRTLLM_ORCHESTRATOR=1"),
         *("-x", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=1", "-n", "1"),
@@ -102,7 +95,7 @@ def two_nodes(changed):
 
 
 def test_a_profile_for_two_nodes_has_one_rank_per_gpu(two_nodes):
-    assert len(ranks(launch(two_nodes).command(SERVER, ENDPOINTS))) == 16
+    assert len(ranks(launch(two_nodes))) == 16
 
 
 def test_up_rejects_a_profile_for_two_nodes(two_nodes, capsys):

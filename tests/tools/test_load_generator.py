@@ -10,9 +10,8 @@ from tandem.contract import entry
 from tandem.tools.benchmark import load_generator
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario
-from tandem.tools.benchmark.trace import Arrival
 from tandem.tools.benchmark.variant import BASELINE, Variant
-from tandem.tools.client.client import AnswerChunk, AnswerTotals
+from tandem.tools.client.answer import Answer, AnswerTotals
 from tandem.tools.errors import TandemError
 
 DRAFTS = Variant("draft_model", 4)
@@ -32,10 +31,10 @@ class ScriptedClient:
     def __exit__(self, *_):
         pass
 
-    def stream(self, model, inputs):
+    def answer(self, model, inputs):
         self.asked.append((inputs[entry.TEXT_INPUT], inputs[entry.DRAFTER], inputs[entry.STREAM]))
         statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
-        yield AnswerChunk("x", [1, 2], AnswerTotals(1, 4, 1), "length", 1.0, statistics)
+        return Answer("x", 2, AnswerTotals(1, 4, 1), "length", 1.0, statistics)
 
 
 @pytest.fixture
@@ -74,17 +73,16 @@ def test_other_streams_end_early_if_one_stream_is_rejected(asked, monkeypatch, r
     asks, waits = threading.Event(), threading.Event()
 
     class Refusing(ScriptedClient):
-        def stream(self, model, inputs):
+        def answer(self, model, inputs):
             if len(asked) < 6:  # priming
-                yield from super().stream(model, inputs)
-                return
+                return super().answer(model, inputs)
             asked.append(inputs)
             if self.url == "refused":
                 assert asks.wait(30)
                 raise TandemError("no")
             asks.set()
             assert waits.wait(30)
-            yield AnswerChunk("x", [1], AnswerTotals(1, 0, 0), "length", 1.0, {})
+            return Answer("x", 1, AnswerTotals(1, 0, 0), "length", 1.0, {})
 
     clients = iter([Refusing("refused" if number == refused else "other") for number in (0, 1)])
     monkeypatch.setattr(load_generator, "Client", lambda _: next(clients))
@@ -120,8 +118,9 @@ def test_every_stream_sends_all_prompts_and_streams_the_last_repetitions(asked):
     assert len(asked) == len(answered) == plan.num_answers
     assert [[len(r.answers) for r in c.whole] for c in cells] == [[2, 2], [2, 2], [6, 6], [6, 6]]
     assert all(len(c.streamed) == 1 for c in cells)
-    assert {trace.arrivals for trace in cells[-1].streamed[0].answers} == {(Arrival(1.0, 2),)}
-    assert cells[-1].whole[0].answers[0].arrivals == ()
+    assert [stream for *_, stream in asked].count(True) == 2 * (2 + 6)
+    baseline, drafts, many, _ = cells
+    assert (drafts.baseline, many.alone, drafts.alone) == (baseline, baseline, None)
 
 
 @pytest.mark.parametrize(
@@ -139,4 +138,4 @@ def test_prompts_are_distributed_over_the_streams(asked, count, texts, expected)
     assert len(asked) == plan.num_answers
     for cell in cells:
         for repetition in cell.whole:
-            assert "".join(texts[trace.prompt] for trace in repetition.answers) == expected
+            assert "".join(texts[answer.prompt] for answer in repetition.answers) == expected

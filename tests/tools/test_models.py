@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
 from tandem.tools.models import hub as hub_module
 from tandem.tools.models.hub import HubModel
-from tandem.tools.models.named import CheckpointFolder, model_named
+from tandem.tools.models.named import find_model
 from tandem.tools.models.weights import count_parameters
 
 ID = "owner/small-model"
@@ -74,14 +75,12 @@ def refusal(call):
 
 
 def test_small_files_are_downloaded_before_the_weights(served, checkpoint):
-    model = HubModel(ID)
-    described = model.describe()
+    model = HubModel(ID).find()
     assert set(served.fetched) == {"config.json", "tokenizer.json", "tokenizer_config.json"}
     size = (checkpoint / "model.safetensors").stat().st_size
-    assert described.missing_bytes == size
-    assert described.num_parameters == size // 2
+    assert model.num_parameters == size // 2
     folder = model.checkpoint()
-    assert folder == described.folder
+    assert folder == model.folder
     assert served.fetched[3:] == ["model.safetensors"]
     assert count_parameters(folder) == size // 2
 
@@ -89,16 +88,14 @@ def test_small_files_are_downloaded_before_the_weights(served, checkpoint):
 def test_chat_templates_in_a_separate_folder_are_also_downloaded(served, checkpoint):
     (checkpoint / "additional_chat_templates").mkdir()
     (checkpoint / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
-    folder = HubModel(ID).checkpoint()
+    folder = HubModel(ID).find().checkpoint()
     assert (folder / "additional_chat_templates" / "tool_use.jinja").read_text() == "{{ tools }}"
 
 
 def test_downloaded_files_are_not_downloaded_again(served):
-    folder = HubModel(ID).checkpoint()
+    folder = HubModel(ID).find().checkpoint()
     before = list(served.fetched)
-    again = HubModel(ID)
-    assert again.describe().missing_bytes == 0
-    assert again.checkpoint() == folder
+    assert HubModel(ID).find().checkpoint() == folder
     assert served.fetched == before
 
 
@@ -110,7 +107,7 @@ def test_all_parts_of_the_weights_are_downloaded(served, checkpoint):
     index = {"weight_map": {name: name for name in parts}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
     write_safetensors(checkpoint / "consolidated.safetensors", {"twice": [8]})
-    folder = HubModel(ID).checkpoint()
+    folder = HubModel(ID).find().checkpoint()
     assert sorted(path.name for path in folder.glob("*.safetensors")) == parts
 
 
@@ -118,7 +115,7 @@ def test_the_requested_revision_of_a_model_is_downloaded(served, tmp_path, check
     other = tmp_path / "other"
     shutil.copytree(checkpoint, other)
     commit = served.add(ID, other, "v2")
-    by_branch, by_commit = HubModel(ID, "v2"), HubModel(ID, commit)
+    by_branch, by_commit = HubModel(ID, "v2").find(), HubModel(ID, commit).find()
     assert by_branch.checkpoint().name == commit
     assert by_commit.checkpoint() == by_branch.checkpoint()
     assert by_branch.name == f"{ID}@v2"
@@ -148,12 +145,12 @@ def test_weights_stored_in_two_formats_are_counted_once(checkpoint):
     ],
 )
 def test_an_unknown_model_name_is_reported_in_one_line(served, model, line):
-    assert refusal(model.describe).startswith(line.format(ID, served.url))
+    assert refusal(model.find).startswith(line.format(ID, served.url))
 
 
 def test_a_gated_model_error_says_where_to_request_access(served):
     served.gated.add(ID)
-    assert refusal(HubModel(ID).describe) == (
+    assert refusal(HubModel(ID).find) == (
         f"{ID} is gated; accept its terms at {served.url}/{ID}, then log in "
         "(hf auth login, or HF_TOKEN=...)"
     )
@@ -162,7 +159,7 @@ def test_a_gated_model_error_says_where_to_request_access(served):
 @pytest.mark.parametrize("status", [200, 403, 429, 503])
 def test_a_failing_hub_is_reported_in_one_line(served, status):
     served.failing = status
-    text = refusal(HubModel(ID).describe)
+    text = refusal(HubModel(ID).find)
     assert text.startswith(f"can't download {ID} from {served.url}: ")
     assert str(status) in text or status == 200
 
@@ -171,34 +168,31 @@ def test_a_failing_hub_is_reported_in_one_line(served, status):
 def test_cached_models_load_without_the_hub(served, tmp_path, monkeypatch, broken):
     from huggingface_hub import constants
 
-    folder = HubModel(ID).checkpoint()
+    folder = HubModel(ID).find().checkpoint()
     if broken == "closed":
         ask("http://127.0.0.1:9", monkeypatch)
     elif broken == "failing":
         served.failing = 503
     else:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    again = HubModel(ID)
-    assert again.describe().missing_bytes == 0
-    assert again.checkpoint() == folder
-    assert "doesn't have all of it" in refusal(HubModel("owner/other").describe)
+    assert HubModel(ID).find().checkpoint() == folder
+    assert "doesn't have all of it" in refusal(HubModel("owner/other").find)
 
 
 def test_a_partly_cached_model_is_rejected_if_the_hub_is_unreachable(served, monkeypatch):
-    HubModel(ID).describe()
+    HubModel(ID).find()
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)  # skip pauses
     ask("http://127.0.0.1:9", monkeypatch)
-    assert "doesn't have all of it" in refusal(HubModel(ID).describe)
+    assert "doesn't have all of it" in refusal(HubModel(ID).find)
 
 
 def test_a_repository_without_safetensors_is_rejected(served, checkpoint):
     (checkpoint / "model.safetensors").rename(checkpoint / "pytorch_model.bin")
-    assert refusal(HubModel(ID).describe).startswith(f"{ID} has no model*.safetensors; choose")
+    assert refusal(HubModel(ID).find).startswith(f"{ID} has no model*.safetensors; choose")
 
 
 def test_a_full_disk_is_reported_before_weights_are_downloaded(served, monkeypatch):
-    model = HubModel(ID)
-    model.describe()
+    model = HubModel(ID).find()
     monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     text = refusal(model.checkpoint)
     assert text.startswith(f"{ID} needs 1 MB in ")
@@ -207,39 +201,39 @@ def test_a_full_disk_is_reported_before_weights_are_downloaded(served, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("Qwen/Qwen2.5-0.5B-Instruct", HubModel("Qwen/Qwen2.5-0.5B-Instruct")),
         ("a/b@refs/pr/1", HubModel("a/b", "refs/pr/1")),
     ],
 )
-def test_hub_names_and_revisions_are_parsed(tmp_path, monkeypatch, text, found):
+def test_hub_names_and_revisions_are_parsed(tmp_path, monkeypatch, text, expected):
     monkeypatch.chdir(tmp_path)
-    assert model_named(text) == found
+    monkeypatch.setattr(HubModel, "find", lambda model: model)
+    assert find_model(text) == expected
 
 
 def test_an_existing_folder_takes_precedence_over_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a" / "b").mkdir(parents=True)
-    source = model_named("a/b")
-    assert isinstance(source, CheckpointFolder)
-    assert source.name == "b"
+    model = find_model("a/b")
+    assert (model.name, model.checkpoint()) == ("b", Path("a/b"))
 
 
 @pytest.mark.parametrize("text", ["absent", "./a/b", "/a/b", "a/b/c", "~/a"])
 def test_the_error_for_a_path_says_that_the_folder_is_missing(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
-    said = refusal(lambda: model_named(text))
+    said = refusal(lambda: find_model(text))
     assert said.startswith("no folder ")
     assert said.endswith("named OWNER/NAME or OWNER/NAME@REVISION")
 
 
 def test_a_file_that_is_not_a_model_is_rejected(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
-    assert refusal(lambda: model_named(str(tmp_path / "notes.txt"))) == (
+    assert refusal(lambda: find_model(str(tmp_path / "notes.txt"))) == (
         f"{tmp_path / 'notes.txt'} is neither a checkpoint's folder nor a GGUF file"
     )
-    assert refusal(lambda: model_named("absent.gguf")) == "no file absent.gguf"
+    assert refusal(lambda: find_model("absent.gguf")) == "no file absent.gguf"
 
 
 def test_models_too_large_for_memory_are_rejected_before_the_download(served, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tandem.tools import cli as command
-from tandem.tools.benchmark.running_server import served_drafters
+from tandem.tools.benchmark.measured_server import measured_server
 from tandem.tools.commands.up import greeting
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
@@ -82,8 +82,7 @@ def test_the_file_of_a_custom_drafter_is_rendered_with_the_loop(profile, tmp_pat
 
 def test_commands_accept_custom_drafters_and_list_them_in_errors(profile, monkeypatch, capsys):
     path = str(profile())
-    served = served_drafters(deployment.load(Path(path)))
-    served.check("repeat")
+    measured_server(deployment.load(Path(path))).check_drafter("repeat")
     for verb in ("bench", "perf", "summarize"):
         assert command.main([verb, "--profile", path, "--drafter", "oracle"]) == 1
         line = capsys.readouterr().err

@@ -4,7 +4,9 @@ import json
 import os
 import signal
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -48,7 +50,7 @@ def printed(wheel, monkeypatch, capfd):
     monkeypatch.setattr(
         perf, "entries_to_call", lambda names, *_: {n: n in STREAMS for n in names or ENTRIES}
     )
-    monkeypatch.setattr(perf, "served_drafters", MagicMock())
+    monkeypatch.setattr(perf, "measured_server", MagicMock())
     monkeypatch.delenv("no_grpc_proxy", raising=False)
 
     def run(*arguments):
@@ -107,6 +109,18 @@ def test_no_proxy_is_used_for_a_server_on_this_machine(printed):
     assert [line.rpartition(" past ")[2] for line in printed("--url", "127.0.0.1:1")] == [
         *["127.0.0.1"] * 2
     ]
+
+
+def test_perf_says_that_triton_died(wheel, monkeypatch, capsys):
+    wheel(PRINTS)
+
+    def check():
+        raise TandemError("Triton was killed by signal 9; log: x")
+
+    server = SimpleNamespace(grpc_url="127.0.0.1:1", check=check)
+    monkeypatch.setattr(perf, "serving", lambda _: nullcontext(server))
+    assert command.main(["perf", "--profile", "emulated-zero"]) == 1
+    assert capsys.readouterr().err == "tandem: Triton was killed by signal 9; log: x\n"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tandem.tools.commands import run, run_options
 from tandem.tools.commands.command_line import parser_of
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import repository
-from tandem.tools.triton.launch import prepared_launch
+from tandem.tools.triton.launch import launch_command
 
 BLOG = """--tokenizer_dir tokenizer --draft_engine_dir ./draft --engine_dir ./target \
 --draft_target_model_config = "[10,[0,1,2,3,4,5,6,7],[0,1,2,3,4,5,6,7], False]" \
@@ -57,14 +57,14 @@ def refusal(line):
     return str(refused.value)
 
 
-def build(folder, *, tp_size=1, max_draft_len=10, vocab_size=300, mode=2, **settings):
+def build(folder, *, tp_size=1, pp_size=1, max_draft_len=10, vocab_size=300, mode=2, **settings):
     """Write an engine folder with the files that trtllm-build writes."""
     plugins = {"use_paged_context_fmha": True, "tokens_per_block": 64, "gemm_plugin": "bfloat16"}
     config = {
         "pretrained_config": {
             "vocab_size": vocab_size,
             "logits_dtype": "float16",
-            "mapping": {"tp_size": tp_size, "pp_size": 1},
+            "mapping": {"tp_size": tp_size, "pp_size": pp_size},
         },
         "build_config": {
             "max_batch_size": 4,
@@ -138,15 +138,22 @@ def test_no_drafts_are_made_without_a_config_string():
 @pytest.mark.parametrize("tp_size", [4, 1])
 def test_device_lists_must_have_tp_size_entries(here, tp_size):
     build(here / "target", tp_size=tp_size)
-    build(here / "draft", tp_size=tp_size)
-    assert refusal(BLOG) == (
-        f"--draft-target-model-config must list {tp_size} devices, the TP size of target; "
-        "got [0, 1, 2, 3, 4, 5, 6, 7]"
+    build(here / "draft", tp_size=tp_size, max_draft_len=0, mode=1)
+    assert refusal(BLOG).startswith(
+        f"--draft-target-model-config: must list tp_size {tp_size} * pp_size 1 / num_nodes 1 GPUs; "
+        "got 8; "
     )
 
 
+def test_device_lists_must_have_an_entry_for_each_pipeline_stage(built):
+    build(built / "target", tp_size=2, pp_size=2)
+    line = f'{ALONE} --prompt-lookup-config "[10,2,[{{}}]]"'
+    assert plan(line.format("0,1,2,3")).profile.engines.target.device_ids == (0, 1, 2, 3)
+    assert "pp_size 2 / num_nodes 1 GPUs; got 2" in refusal(line.format("0,1"))
+
+
 def test_a_checkpoint_runs_on_one_device():
-    assert "must list 1 devices, the TP size of target" in refusal(
+    assert "target runs on one device, because it isn't a TensorRT engine; got [4, " in refusal(
         f'{ALONE} --prompt-lookup-config "[10,2,[4,5,6,7]]"'
     )
 
@@ -157,8 +164,9 @@ def test_a_checkpoint_runs_on_one_device():
 )
 def test_a_draft_longer_than_max_draft_len_is_rejected(strings):
     engines = PAIR if "draft-target" in strings else ALONE
-    assert "must have at most 16 draft tokens, the maximum of target; got 17" in refusal(
-        f"{engines} {strings}"
+    option = strings.partition(" ")[0]
+    assert refusal(f"{engines} {strings}") == (
+        f"{option}: must be at most 16, which is engines.target.max_draft_len; got 17"
     )
 
 
@@ -189,17 +197,17 @@ def test_built_engines_are_rendered_and_launched(built):
     assert parameters["gpt_model_path"] == str(built / "target")
     assert parameters["gpu_device_ids"] == "0,1"
     assert parameters["kv_cache_free_gpu_mem_fraction"] == "0.9"
-    launch = prepared_launch(planned.profile)
-    assert (launch.mode, launch.devices) == ("orchestrator", (0, 1, 2))
-    assert launch.command(["tritonserver"], [])[0] == "mpirun"
+    launched = launch_command(planned.profile, ["tritonserver"], [])
+    assert "TRTLLM_ORCHESTRATOR=1" in launched
+    assert [word[-3:] for word in launched if "cuda" in word] == ["0:0", "1:0", "2:0"]
 
 
 def test_prompt_lookup_with_a_built_engine_needs_one_process(built):
     build(built / "target")
     planned = plan(f'{ALONE} --prompt-lookup-config "[10,2,[3]]"')
     assert planned.drafters == ("prompt_lookup", "none")
-    assert prepared_launch(planned.profile).command(["tritonserver"], [])[0] == "tritonserver"
-    assert "at most 10 draft tokens" in refusal(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"')
+    assert launch_command(planned.profile, ["tritonserver"], [])[0] == "tritonserver"
+    assert "at most 10, which" in refusal(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"')
 
 
 def test_a_built_engine_that_cannot_verify_decodes_without_drafts(built):
@@ -231,7 +239,7 @@ def test_end_ids_are_read_from_the_tokenizer_folder(built):
         (
             "draft",
             {"gather_generation_logits": False},
-            "--draft-target-model-config: draft doesn't return logits, which use_logits needs",
+            "--draft-engine-dir: build.gather_generation_logits: must be true, because",
         ),
         ("target", {"max_seq_len": None}, "--engine-dir: build.max_seq_len: is missing"),
         (

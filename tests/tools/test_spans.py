@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.contract.entry import KINDS
-from tandem.tools.client.client import AnswerChunk, AnswerTotals
+from tandem.tools.client.answer import AnswerChunk, AnswerTotals
 from tandem.tools.client.terminal import Spans
 
 

@@ -12,16 +12,17 @@ from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.client.client import Answer, AnswerTotals
+from tandem.tools.benchmark.measured_server import measured_server
+from tandem.tools.client.answer import Answer, Answers, AnswerTotals
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.commands import summarize
 from tandem.tools.commands.command_line import parser_of
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.commands.summarize import answer_in_turns, speculation_of
 from tandem.tools.errors import TandemError
-from tandem.tools.evaluation.accuracy import AccuracyComparison, AnswerColumn
+from tandem.tools.evaluation.accuracy import AccuracyComparison
 from tandem.tools.evaluation.hugging_face import cut
-from tandem.tools.evaluation.rouge import MEASURES, Rouge
+from tandem.tools.evaluation.rouge import MEASURES, mean_rouge
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.config_strings import PromptLookupConfig
 
@@ -34,14 +35,14 @@ def options(line):
     return parser_of("summarize").read(shlex.split(line))
 
 
-def column(name, *texts, rounds=10, drafted=0, accepted=0):
+def answers(*texts, rounds=10, drafted=0, accepted=0):
     totals = AnswerTotals(rounds, drafted, accepted)
-    return AnswerColumn([Answer(text, 20, totals, "stop", 0.5) for text in texts], name)
+    return Answers([Answer(text, 20, totals, "stop", 0.5) for text in texts])
 
 
 def compared(*texts, **figures):
-    control = column("none", "the cat sat", "the dog")
-    return AccuracyComparison(ITEMS, [control, column("hybrid", *texts, **figures)], Rouge())
+    columns = {"none": answers("the cat sat", "the dog"), "hybrid": answers(*texts, **figures)}
+    return AccuracyComparison(ITEMS, columns)
 
 
 class ScriptedClient:
@@ -61,7 +62,7 @@ def test_nvidias_documented_command_works():
     assert (given.test_hf, given.check_accuracy, str(given.hf_model_dir)) == (True, True, "hf")
     assert given.rouge1_threshold == 15
     drafting = summarize.run_options.read_drafting(given)
-    assert drafting == DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
+    assert drafting == DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, [0]))
 
 
 @pytest.mark.parametrize(
@@ -102,37 +103,41 @@ def test_an_error_says_how_to_install_rouge(monkeypatch, capsys):
     )
 
 
-def test_config_strings_and_the_drafter_option_select_the_drafter():
-    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
-    assert speculation_of(None, lookup, None) == lookup.inputs
-    assert speculation_of("hybrid", lookup, None) == {**lookup.inputs, entry.DRAFTER: "hybrid"}
-    only = {entry.DRAFTER: "draft_model"}
-    assert speculation_of("draft_model", DraftingOptions(), None) == only
-    assert speculation_of(None, DraftingOptions(), None) == {}
-
-
-def test_the_default_drafter_is_taken_from_the_profile(embedded_profile):
-    planned = deployment.load(embedded_profile)
-    default = planned.profile.decoding.drafter
-    assert speculation_of(None, DraftingOptions(), planned) == {entry.DRAFTER: default}
-
-
-def test_the_baseline_is_not_compared_with_itself(tmp_path):
+@pytest.fixture
+def own(tmp_path):
+    """A function that returns the server of a checkpoint, with changed decoding settings."""
     write_empty(tmp_path, write_tokenizer(tmp_path))
-    quiet = deployment.for_checkpoints(tmp_path, None)
-    decoding = quiet.profile.decoding.model_copy(update={"drafter": "none"})
-    quiet = replace(quiet, profile=quiet.profile.model_copy(update={"decoding": decoding}))
+    profile = deployment.for_checkpoints(tmp_path, None).profile
+
+    def server(**decoding):
+        decoding = profile.decoding.model_copy(update=decoding)
+        return measured_server(deployment.check(profile.model_copy(update={"decoding": decoding})))
+
+    return server
+
+
+def test_config_strings_and_the_drafter_option_select_the_drafter(own):
+    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, [0]))
+    plain, server = DraftingOptions(), own()
+    assert speculation_of(None, lookup, server) == lookup.inputs
+    assert speculation_of(None, plain, server) == {entry.DRAFTER: "prompt_lookup"}
+    with pytest.raises(TandemError, match="--drafter must be one of prompt_lookup, none for"):
+        speculation_of("hybrid", lookup, server)
+
+
+def test_the_baseline_is_not_compared_with_itself(own):
+    server = own(drafter="none")
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        speculation_of(None, DraftingOptions(), quiet)
+        speculation_of(None, DraftingOptions(), server)
     lookup = {entry.DRAFTER: "prompt_lookup"}
-    assert speculation_of("prompt_lookup", DraftingOptions(), quiet) == lookup
+    assert speculation_of("prompt_lookup", DraftingOptions(), server) == lookup
 
 
 def test_each_item_is_primed_and_then_alternates_between_drafters():
     client = ScriptedClient()
     items = [replace(ITEMS[0], stop=("!",)), ITEMS[1]]
     asked = options("--max-output-len 30")
-    control, speculative = answer_in_turns(client, "m", items, {entry.DRAFTER: "hybrid"}, asked)
+    columns = answer_in_turns(client, "m", items, {entry.DRAFTER: "hybrid"}, asked)
     assert client.asked == [
         ("a", "hybrid", 2, ("!",)),
         ("a", "none", 30, ("!",)),
@@ -141,17 +146,19 @@ def test_each_item_is_primed_and_then_alternates_between_drafters():
         ("b", "hybrid", 30, None),
         ("b", "none", 30, None),
     ]
-    assert (control.name, control.texts) == ("none", ["m none"] * 2)
-    assert (speculative.name, speculative.texts) == ("hybrid", ["m hybrid"] * 2)
+    assert {name: column.texts for name, column in columns.items()} == {
+        "none": ["m none"] * 2,
+        "hybrid": ["m hybrid"] * 2,
+    }
 
 
 def test_rouge_scores_are_f_measures_in_percent():
-    scores = Rouge().mean(["the cat", "x"], ["the cat sat", "y"])
+    scores = mean_rouge(["the cat", "x"], ["the cat sat", "y"])
     assert scores == pytest.approx({"rouge1": 40, "rouge2": 100 / 3, "rougeL": 40, "rougeLsum": 40})
 
 
 def test_equal_texts_without_words_score_100():
-    assert Rouge().mean(["?!", ""], ["?!", ""]) == dict.fromkeys(MEASURES, 100)
+    assert mean_rouge(["?!", ""], ["?!", ""]) == dict.fromkeys(MEASURES, 100)
 
 
 def test_outputs_are_compared_with_the_reference_and_each_other():
@@ -159,24 +166,17 @@ def test_outputs_are_compared_with_the_reference_and_each_other():
     assert comparison.to_reference["none"]["rouge1"] == 100
     assert comparison.to_reference["hybrid"]["rouge1"] == 75
     assert set(comparison.to_each_other) == {("hybrid", "none")}
-    assert comparison.num_identical(comparison.columns[1]) == 1
-
-
-def test_statistics_are_summed_over_the_answers():
-    figures = compared("x", "y", drafted=40, accepted=10).columns[1]
-    assert (figures.num_tokens, figures.tokens_per_second) == (40, 40)
-    assert (figures.tokens_per_round, figures.acceptance_rate) == (2, 0.25)
-
-
-def test_an_empty_answer_has_no_statistics():
-    nothing = AnswerColumn([Answer()], "hugging_face")
-    assert (nothing.tokens_per_second, nothing.tokens_per_round) == (0, None)
-    assert nothing.acceptance_rate is None
+    assert comparison.num_identical(comparison.columns["hybrid"]) == 1
 
 
 def test_tokens_per_round_are_not_shown_without_drafts():
-    control = column("none", "x", rounds=119)
-    assert control.tokens_per_round is None
+    rounds = [
+        column["tokens_per_round"] for column in compared("x", "y").as_json()["columns"].values()
+    ]
+    assert rounds == [None, None]
+    drafted = compared("x", "y", drafted=40, accepted=10).as_json()["columns"]["hybrid"]
+    assert (drafted["tokens_per_round"], drafted["acceptance_rate"]) == (2, 0.25)
+    assert (drafted["num_tokens"], drafted["tokens_per_second"]) == (40, 40)
 
 
 def test_the_table_has_one_column_per_model():

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from tandem.contract.entry import KINDS
 from tandem.tools.client import terminal
-from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals
+from tandem.tools.client.answer import Answer, AnswerChunk, AnswerTotals
 
 ROUND = [KINDS.index("accepted"), KINDS.index("correction")]
 CHUNKS = [

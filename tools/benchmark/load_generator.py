@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import Cell
-from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
-from tandem.tools.benchmark.variant import Variant
+from tandem.tools.benchmark.variant import BASELINE, Variant
+from tandem.tools.client.answer import Answer, Answers
 from tandem.tools.client.client import Client, Inputs, inputs_for
 from tandem.tools.errors import TandemError
 
@@ -85,11 +85,16 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
     def _measure(self, scenario: Scenario) -> list[Cell]:
         plan = self._plan
         self._prime(scenario)
-        cells = {
-            (concurrency, variant): Cell(scenario.name, concurrency, variant, [], [])
-            for concurrency in plan.concurrencies
-            for variant in plan.variants
-        }
+        cells: dict[tuple[int, Variant], Cell] = {}
+        baseline_first = sorted(plan.variants, key=lambda variant: not variant.is_baseline)
+        for concurrency, variant in product(plan.concurrencies, baseline_first):
+            cells[concurrency, variant] = Cell(
+                scenario.name,
+                concurrency,
+                variant,
+                baseline=cells.get((concurrency, BASELINE)),
+                alone=cells.get((1, variant)),
+            )
         for number in range(plan.repetitions + plan.streamed):
             stream = number >= plan.repetitions
             for concurrency in plan.concurrencies:
@@ -113,7 +118,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
 
     def _repetition(
         self, scenario: Scenario, concurrency: int, number: int, *, stream: bool
-    ) -> Iterator[tuple[Variant, Repetition]]:
+    ) -> Iterator[tuple[Variant, Answers]]:
         """Send all prompts once with every variant.
 
         A single stream sends each prompt with every variant before the next prompt. Several streams
@@ -125,16 +130,16 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
             for variant in _rotated(variants, number):
                 yield variant, self._together(scenario, variant, concurrency, stream=stream)
             return
-        traces: dict[Variant, list[Trace]] = {variant: [] for variant in variants}
+        answers: dict[Variant, list[Answer]] = {variant: [] for variant in variants}
         for prompt in range(len(scenario.prompts)):
             for variant in _rotated(variants, number + prompt):
-                traces[variant] += self._one_by_one(0, scenario, variant, [prompt], stream=stream)
+                answers[variant] += self._one_by_one(0, scenario, variant, [prompt], stream=stream)
         for variant in variants:
-            yield variant, Repetition.of_one_stream(traces[variant])
+            yield variant, Answers(answers[variant])
 
     def _together(
         self, scenario: Scenario, variant: Variant, concurrency: int, *, stream: bool
-    ) -> Repetition:
+    ) -> Answers:
         """Run concurrent streams, each of which starts at a different prompt."""
         prompts = range(len(scenario.prompts))
         each = self._plan.each_of(len(prompts), concurrency)
@@ -142,47 +147,43 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         barrier = threading.Barrier(concurrency)
         self._open.callback(barrier.abort)  # so that no thread waits for a thread that can't start
 
-        def ask(number: int) -> tuple[list[Trace], float, float]:
+        def ask(number: int) -> tuple[list[Answer], float, float]:
             own = _rotated(prompts, number * apart)[:each]
             barrier.wait()
             began = time.perf_counter()
-            traces = self._one_by_one(number, scenario, variant, own, stream=stream)
-            return traces, began, time.perf_counter()
+            answers = self._one_by_one(number, scenario, variant, own, stream=stream)
+            return answers, began, time.perf_counter()
 
         done = [*self._threads.map(ask, range(concurrency))]
         began, ended = min(began for _, began, _ in done), max(ended for *_, ended in done)
-        return Repetition([trace for traces, *_ in done for trace in traces], ended - began)
+        return Answers([answer for answers, *_ in done for answer in answers], ended - began)
 
     def _one_by_one(
         self, client: int, scenario: Scenario, variant: Variant, prompts: list[int], *, stream: bool
-    ) -> list[Trace]:
+    ) -> list[Answer]:
         """Send prompts over one connection. prompts: their numbers in the scenario."""
-        most, traces = self._plan.max_tokens, []
+        most, answers = self._plan.max_tokens, []
         for number in prompts:
             if self._ending.is_set():
                 break
             prompt = scenario.prompts[number]
-            trace = self._ask(self._clients[client], variant, prompt, most, stream=stream)
-            trace.prompt = number
-            traces.append(trace)
-        return traces
+            answer = self._ask(self._clients[client], variant, prompt, most, stream=stream)
+            answer.prompt = number
+            answers.append(answer)
+        return answers
 
     def _ask(
         self, client: Client, variant: Variant, prompt: Inputs, max_tokens: int, *, stream: bool
-    ) -> Trace:
+    ) -> Answer:
         more = {**self._plan.more, **variant.inputs}
         inputs = inputs_for(prompt, max_tokens, more, stream=stream)
-        trace = Trace()
         try:
-            for chunk in client.stream(self._entry, inputs):
-                trace.add(chunk)
-                if stream:
-                    trace.arrivals += (Arrival(chunk.seconds, len(chunk.tokens)),)
+            answer = client.answer(self._entry, inputs)
         except TandemError:
             self._ending.set()
             raise
         self._on_answer(variant)
-        return trace
+        return answer
 
 
 def _rotated(items: Sequence[T], by: int) -> list[T]:

@@ -10,23 +10,20 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeAlias
 
+from rich.console import JustifyMethod
 from rich.table import Table
 
-from tandem.tools.benchmark.statistics import Latency, Spread, VariantStatistics
-from tandem.tools.benchmark.trace import Repetition
+from tandem.tools.benchmark.statistics import Cell, Latency, Spread
+from tandem.tools.client.answer import Answers
 
 SPREAD = "10-90%"
 NOTHING = "-"
 
 
-class TableColumn(NamedTuple):
-    """A column: its heading, and the function that formats its cell of a row."""
-
-    heading: str
-    cell: Callable[[VariantStatistics], str]
-    left: bool = False
+# A column's heading, and the function that formats its cell of a row
+Column: TypeAlias = tuple[str, Callable[[Cell], str]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Report:
 
     served: str
     settings: dict[str, Any]
-    rows: Sequence[VariantStatistics]
+    rows: Sequence[Cell]
 
     def tables(self) -> list[Table]:
         """Return a table of speeds per scenario, and one of latencies if answers were streamed.
@@ -43,16 +40,16 @@ class Report:
         Empty columns are omitted.
         """
         tables = []
-        for name in dict.fromkeys(row.cell.scenario for row in self.rows):
-            rows = [row for row in self.rows if row.cell.scenario == name]
+        for name in dict.fromkeys(row.scenario for row in self.rows):
+            rows = [row for row in self.rows if row.scenario == name]
             tables.append(_table(f"{self.served}: {name}", SPEEDS, rows))
-            if any(row.cell.streamed for row in rows):
+            if any(row.streamed for row in rows):
                 tables.append(_table(f"{self.served}: {name}, streamed", LATENCIES, rows))
         return tables
 
     def differences(self) -> list[str]:
         return [
-            f"{row.cell.scenario}, concurrency {row.cell.concurrency}, {row.cell.variant}: "
+            f"{row.scenario}, concurrency {row.concurrency}, {row.variant}: "
             f"{row.num_different} outputs differ from the baseline's first"
             for row in self.rows
             if row.num_different
@@ -63,11 +60,11 @@ class Report:
             "served": self.served,
             "machine": describe_machine(),
             "settings": self.settings,
-            "rows": [_row(statistics) for statistics in self.rows],
+            "rows": [_row(cell) for cell in self.rows],
         }
 
 
-def _table(title: str, columns: Sequence[TableColumn], rows: Sequence[VariantStatistics]) -> Table:
+def _table(title: str, columns: Sequence[Column], rows: Sequence[Cell]) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -76,15 +73,18 @@ def _table(title: str, columns: Sequence[TableColumn], rows: Sequence[VariantSta
         pad_edge=False,
         padding=(0, 2, 0, 0),
     )
-    shown = [c for c in columns if any(c.cell(row) not in ("", NOTHING) for row in rows)]
-    if all(row.cell.concurrency == 1 for row in rows):
+    shown = [
+        (heading, cell)
+        for heading, cell in columns
+        if any(cell(row) not in ("", NOTHING) for row in rows)
+    ]
+    if all(row.concurrency == 1 for row in rows):
         shown.remove(AT_ONCE)
-    for column in shown:
-        table.add_column(
-            column.heading, justify="left" if column.left else "right", vertical="bottom"
-        )
+    for heading, _ in shown:
+        justify: JustifyMethod = "left" if heading == "drafter" else "right"
+        table.add_column(heading, justify=justify, vertical="bottom")
     for row in rows:
-        table.add_row(*(column.cell(row) for column in shown))
+        table.add_row(*(cell(row) for _, cell in shown))
     return table
 
 
@@ -102,58 +102,57 @@ def _milliseconds(latency: Latency | None, percentile: Literal["p50", "p99"]) ->
     return NOTHING if latency is None else f"{1000 * getattr(latency, percentile):.1f}"
 
 
-def _of_drafts(show: Callable[[VariantStatistics], str]) -> Callable[[VariantStatistics], str]:
-    return lambda row: "" if row.cell.variant.is_baseline else show(row)
+def _of_drafts(show: Callable[[Cell], str]) -> Callable[[Cell], str]:
+    return lambda row: "" if row.variant.is_baseline else show(row)
 
 
-AT_ONCE = TableColumn("at\nonce", lambda row: str(row.cell.concurrency))
-WAY = (
+AT_ONCE: Column = ("at\nonce", lambda row: str(row.concurrency))
+WAY: tuple[Column, ...] = (
     AT_ONCE,
-    TableColumn("drafter", lambda row: row.cell.variant.drafter, left=True),
-    TableColumn("draft\ntokens", lambda row: row.cell.variant.length),
-    TableColumn("ahead", lambda row: row.cell.variant.draft_ahead or ""),
+    ("drafter", lambda row: row.variant.drafter),
+    ("draft\ntokens", lambda row: row.variant.length),
+    ("ahead", lambda row: row.variant.draft_ahead or ""),
 )
-SPEEDS = (
+SPEEDS: tuple[Column, ...] = (
     *WAY,
-    TableColumn("tokens/s", lambda row: _median(row.spread("tokens_per_second"), ".1f")),
-    TableColumn(SPREAD, lambda row: _range(row.spread("tokens_per_second"), ".0f")),
-    TableColumn("speedup", _of_drafts(lambda row: _median(row.speedup, ".2f"))),
-    TableColumn(SPREAD, _of_drafts(lambda row: _range(row.speedup, ".2f"))),
-    TableColumn("ideal", _of_drafts(lambda row: _median(row.ideal_speedup, ".2f"))),
-    TableColumn("efficiency", lambda row: _median(row.spread("efficiency"), ".3f")),
-    TableColumn(
+    ("tokens/s", lambda row: _median(row.spread("tokens_per_second"), ".1f")),
+    (SPREAD, lambda row: _range(row.spread("tokens_per_second"), ".0f")),
+    ("speedup", _of_drafts(lambda row: _median(row.speedup, ".2f"))),
+    (SPREAD, _of_drafts(lambda row: _range(row.speedup, ".2f"))),
+    ("ideal", _of_drafts(lambda row: _median(row.ideal_speedup, ".2f"))),
+    ("efficiency", lambda row: _median(row.spread("efficiency"), ".3f")),
+    (
         "orchestration\nms per round",
         lambda row: _median(row.spread("orchestration_seconds"), ".2f", 1e3),
     ),
-    TableColumn("acceptance", lambda row: _median(row.spread("acceptance_rate"), ".1%")),
-    TableColumn("tokens\nper round", lambda row: _median(row.spread("tokens_per_round"), ".2f")),
-    TableColumn("scaling", lambda row: _median(row.scaling, ".2f")),
+    ("acceptance", lambda row: _median(row.spread("acceptance_rate"), ".1%")),
+    ("tokens\nper round", lambda row: _median(row.spread("tokens_per_round"), ".2f")),
+    ("scaling", lambda row: _median(row.scaling, ".2f")),
 )
-LATENCIES = (
+LATENCIES: tuple[Column, ...] = (
     *WAY,
-    TableColumn("first token\nms", lambda row: _median(row.seconds_to_first_token, ".1f", 1e3)),
-    TableColumn(SPREAD, lambda row: _range(row.seconds_to_first_token, ".1f", 1e3)),
-    TableColumn("inter-token\nms p50", lambda row: _milliseconds(row.inter_token_seconds, "p50")),
-    TableColumn("p99", lambda row: _milliseconds(row.inter_token_seconds, "p99")),
-    TableColumn("between chunks\nms p50", lambda row: _milliseconds(row.gap_seconds, "p50")),
-    TableColumn("p99", lambda row: _milliseconds(row.gap_seconds, "p99")),
+    ("first token\nms", lambda row: _median(row.seconds_to_first_token, ".1f", 1e3)),
+    (SPREAD, lambda row: _range(row.seconds_to_first_token, ".1f", 1e3)),
+    ("inter-token\nms p50", lambda row: _milliseconds(row.inter_token_seconds, "p50")),
+    ("p99", lambda row: _milliseconds(row.inter_token_seconds, "p99")),
+    ("between chunks\nms p50", lambda row: _milliseconds(row.gap_seconds, "p50")),
+    ("p99", lambda row: _milliseconds(row.gap_seconds, "p99")),
 )
 
 
-def _row(statistics: VariantStatistics) -> dict[str, Any]:
-    cell = statistics.cell
+def _row(cell: Cell) -> dict[str, Any]:
     measured: dict[str, Spread | Latency | None] = {
         **{
-            name: statistics.spread(name)
+            name: cell.spread(name)
             for name in ("tokens_per_second", "efficiency", "acceptance_rate", "tokens_per_round")
         },
-        "speedup": statistics.speedup,
-        "ideal_speedup": statistics.ideal_speedup,
-        "scaling": statistics.scaling,
-        "seconds_to_first_token": statistics.seconds_to_first_token,
-        "orchestration_seconds_per_round": statistics.spread("orchestration_seconds"),
-        "inter_token_seconds": statistics.inter_token_seconds,
-        "gap_seconds": statistics.gap_seconds,
+        "speedup": cell.speedup,
+        "ideal_speedup": cell.ideal_speedup,
+        "scaling": cell.scaling,
+        "seconds_to_first_token": cell.seconds_to_first_token,
+        "orchestration_seconds_per_round": cell.spread("orchestration_seconds"),
+        "inter_token_seconds": cell.inter_token_seconds,
+        "gap_seconds": cell.gap_seconds,
     }
     return {
         "scenario": cell.scenario,
@@ -161,13 +160,13 @@ def _row(statistics: VariantStatistics) -> dict[str, Any]:
         **asdict(cell.variant),
         "num_draft_tokens": cell.variant.length,
         **{name: value and value._asdict() for name, value in measured.items()},
-        "num_different": statistics.num_different,
+        "num_different": cell.num_different,
         "repetitions": [_repetition(repetition) for repetition in cell.whole],
         "streamed_repetitions": [_repetition(repetition) for repetition in cell.streamed],
     }
 
 
-def _repetition(repetition: Repetition) -> dict[str, Any]:
+def _repetition(repetition: Answers) -> dict[str, Any]:
     return {
         "num_answers": len(repetition.answers),
         "num_tokens": repetition.num_tokens,

@@ -9,8 +9,6 @@ import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,6 +18,7 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
+from tandem.tools.client.answer import Answer, AnswerChunk, AnswerTotals
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import pages
 
@@ -52,94 +51,6 @@ class ServedEntry(NamedTuple):
     name: str
     streams: bool
     parameters: Mapping[str, str]
-
-
-class AnswerTotals(NamedTuple):
-    """Counts since the start of a request."""
-
-    num_rounds: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-
-
-class AnswerChunk(NamedTuple):
-    """Part of an answer.
-
-    finish_reason, statistics: None unless this is the last chunk. seconds: time since the request
-    was sent. kinds, text_lengths: one number per token, empty unless requested; see
-    `contract.entry`.
-    """
-
-    text: str
-    tokens: list[int]
-    totals: AnswerTotals
-    finish_reason: str | None
-    seconds: float
-    statistics: Mapping[str, Any] | None = None
-    kinds: Sequence[int] = ()
-    text_lengths: Sequence[int] = ()
-
-
-@dataclass
-class Answer:
-    """The text, counts and times of one answer, collected from its chunks."""
-
-    text: str = ""
-    num_tokens: int = 0
-    totals: AnswerTotals = field(default_factory=AnswerTotals)
-    finish_reason: str | None = None
-    seconds: float = 0.0
-    seconds_to_first_token: float | None = None
-    statistics: Mapping[str, Any] | None = None
-
-    def add(self, chunk: AnswerChunk) -> None:
-        self.text += chunk.text
-        self.num_tokens += len(chunk.tokens)
-        self.totals = chunk.totals
-        self.finish_reason = chunk.finish_reason
-        self.seconds = chunk.seconds
-        self.statistics = chunk.statistics
-        if self.seconds_to_first_token is None and chunk.tokens:
-            self.seconds_to_first_token = chunk.seconds
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Several answers, with totals and rates over all of them.
-
-    A rate is None if its denominator is zero, for example if nothing was drafted.
-    """
-
-    answers: Sequence[Answer]
-
-    @cached_property
-    def num_tokens(self) -> int:
-        return sum(answer.num_tokens for answer in self.answers)
-
-    @cached_property
-    def seconds(self) -> float:
-        """Return the sum of the answers' durations; concurrent answers count in full."""
-        return sum(answer.seconds for answer in self.answers)
-
-    @cached_property
-    def totals(self) -> AnswerTotals:
-        return AnswerTotals(
-            *map(sum, zip(*(answer.totals for answer in self.answers), strict=True))
-        )
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Return the rate over the whole duration, which includes the wait for the first token."""
-        return self.num_tokens / self.seconds if self.seconds else 0.0
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        drafted = self.totals.num_draft_tokens
-        return self.totals.num_accepted_tokens / drafted if drafted else None
-
-    @property
-    def tokens_per_round(self) -> float | None:
-        return self.num_tokens / self.totals.num_rounds if self.totals.num_rounds else None
 
 
 def inputs_for(

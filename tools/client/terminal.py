@@ -10,7 +10,8 @@ from typing import NamedTuple
 from rich.console import Console
 
 from tandem.contract.entry import KINDS, Kind
-from tandem.tools.client.client import Answer, AnswerChunk, Answers, Client, Inputs
+from tandem.tools.client.answer import Answer, AnswerChunk, Answers
+from tandem.tools.client.client import Client, Inputs
 
 # Text that the target generated itself has no style.
 STYLES: Mapping[Kind | None, str] = {"accepted": "green", "forced": "magenta"}

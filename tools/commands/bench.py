@@ -15,17 +15,10 @@ from tandem.bls.settings import DRAFT_AHEAD
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
+from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
 from tandem.tools.benchmark.report import Report
-from tandem.tools.benchmark.running_server import (
-    RunningServer,
-    ServedDrafters,
-    name_of,
-    running_server,
-    served_drafters,
-)
 from tandem.tools.benchmark.scenario import scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.statistics import statistics_of
-from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
+from tandem.tools.benchmark.variant import Variant, variants_of
 from tandem.tools.client.client import MODEL, Client, Value
 from tandem.tools.client.terminal import table_console
 from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
@@ -41,7 +34,6 @@ from tandem.tools.commands.options import (
     write_json,
 )
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.deployment import Deployment
 
 T = TypeVar("T")
 
@@ -133,13 +125,12 @@ def draft_ahead(text: str) -> str:
 def run(options: argparse.Namespace) -> int:
     if options.model and not options.url:
         raise TandemError("--model needs --url; set both")
-    measured = deployment_to_serve(options) or RunningServer(options.url, options.model or MODEL)
-    served = served_drafters(measured)
-    variants = chosen_variants(served, options)
-    if options.input_tokens and max(options.input_tokens) >= served.max_seq_len:
+    server = measured_server(deployment_to_serve(options), options.url, options.model)
+    variants = chosen_variants(server, options)
+    if options.input_tokens and max(options.input_tokens) >= server.max_seq_len:
         raise TandemError(
-            f"--input-tokens must be less than {served.max_seq_len}, the context of "
-            f"{served.server}; got {max(options.input_tokens)}"
+            f"--input-tokens must be less than {server.max_seq_len}, the context of "
+            f"{server.name}; got {max(options.input_tokens)}"
         )
     scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
     if options.prompts or not scenarios:
@@ -160,7 +151,7 @@ def run(options: argparse.Namespace) -> int:
         streamed=options.streamed,
         more=more,
     )
-    report = measure(measured, plan)
+    report = measure(server, plan)
     console = table_console()
     for table in report.tables():
         console.print(table, highlight=False)
@@ -175,39 +166,36 @@ def run(options: argparse.Namespace) -> int:
     return 1 if differences else 0
 
 
-def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list[Variant]:
+def chosen_variants(server: MeasuredServer, options: argparse.Namespace) -> list[Variant]:
     """Return the baseline and the variants that the options select.
 
     Raises TandemError if the server can't run one of them.
     """
-    if BASELINE.drafter not in served.kinds:
-        raise TandemError(
-            "the target drafts inside the engine, so there is no baseline to compare with"
-        )
+    server.check_baseline()
     for name in options.drafter:
-        served.check(name)
-    own = [served.default, *(name for name in served.kinds if name != served.default)]
-    drafting = [name for name in own if served.kinds[name].drafts_in_loop]
+        server.check_drafter(name)
+    drafting = [name for name, kind in server.drafters.items() if kind.drafts_in_loop]
+    drafting.sort(key=lambda name: name != server.default_drafter)
     if not drafting:
-        raise TandemError(f"{served.server} has no drafter to measure")
-    most = served.max_draft_len
+        raise TandemError(f"{server.name} has no drafter to measure")
+    most = server.max_draft_len
     for length in options.num_draft_tokens:
         if length and length > most:
             raise TandemError(
-                f"--num-draft-tokens must be at most {most}, the maximum of {served.server}; "
+                f"--num-draft-tokens must be at most {most}, the maximum of {server.name}; "
                 f"got {length}"
             )
     return variants_of(
-        [served.kinds[name] for name in options.drafter or drafting[:1]],
+        [server.drafters[name] for name in options.drafter or drafting[:1]],
         options.num_draft_tokens,
         options.draft_ahead,
         use_draft_logits=options.use_draft_logits,
     )
 
 
-def measure(measured: Deployment | RunningServer, plan: LoadPlan) -> Report:
-    with running_server(measured) as server:
-        with Client(server.url) as client:
+def measure(server: MeasuredServer, plan: LoadPlan) -> Report:
+    with server.running() as url:
+        with Client(url) as client:
             if plan.streamed and not client.entry(server.entry).streams:
                 print(f"tandem: no latencies: '{server.entry}' doesn't stream", file=sys.stderr)
                 plan = replace(plan, streamed=0)
@@ -226,7 +214,7 @@ def measure(measured: Deployment | RunningServer, plan: LoadPlan) -> Report:
             def answered(variant: Variant) -> None:
                 progress.update(task, advance=1, description=str(variant))
 
-            with LoadGenerator(server.url, server.entry, plan, answered) as generator:
+            with LoadGenerator(url, server.entry, plan, answered) as generator:
                 cells = generator.cells()
     settings = {
         "prompts": {scenario.name: len(scenario.prompts) for scenario in plan.scenarios},
@@ -235,4 +223,7 @@ def measure(measured: Deployment | RunningServer, plan: LoadPlan) -> Report:
         "streamed": plan.streamed,
         "inputs": {str(tensor): value for tensor, value in plan.more.items()},
     }
-    return Report(name_of(measured), settings, statistics_of(cells))
+    name, planned = server.name, server.deployment
+    if planned and planned.target.parameters.get("engine") == "emulated":
+        name += " (emulated engines)"
+    return Report(name, settings, cells)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from tandem.tools.commands.options import Options, add_profile, chosen_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.models.fit import ROLES, Role, fitting_kv_caches
-from tandem.tools.models.named import ModelSource, model_named
-from tandem.tools.models.weights import Description
+from tandem.tools.models.named import find_model
+from tandem.tools.models.weights import FoundModel
 from tandem.tools.profiles.deployment import Deployment, for_checkpoints, load
 
 
@@ -40,30 +40,26 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
         return load(chosen_profile(options))
     if options.profile is not None:
         raise TandemError("set --profile or --target, not both")
-    sources: dict[Role, ModelSource] = {}
-    described: dict[Role, Description] = {}
+    models: dict[Role, FoundModel] = {}
     for role in ROLES:
         if (name := getattr(options, role)) is not None:
             with about(role):
-                sources[role] = model_named(name)
-                described[role] = sources[role].describe()
+                models[role] = find_model(name)
     # Check the small files before fetching the weights.
-    folders = {role: found.folder for role, found in described.items()}
+    folders = {role: model.folder for role, model in models.items()}
+    name = models["target"].name
     deployment = for_checkpoints(
-        folders["target"], folders.get("draft"), name=sources["target"].name, with_weights=False
+        folders["target"], folders.get("draft"), name=name, with_weights=False
     )
     kv_cache_tokens: dict[str, int] = {}
     if here:
-        counts = {role: found.num_parameters for role, found in described.items()}
+        counts = {role: model.num_parameters for role, model in models.items()}
         kv_cache_tokens = fitting_kv_caches(deployment, counts)
-    for role, source in sources.items():
+    for role, model in models.items():
         with about(role):
-            folders[role] = source.checkpoint()
+            folders[role] = model.checkpoint()
     return for_checkpoints(
-        folders["target"],
-        folders.get("draft"),
-        name=sources["target"].name,
-        kv_cache_tokens=kv_cache_tokens,
+        folders["target"], folders.get("draft"), name=name, kv_cache_tokens=kv_cache_tokens
     )
 
 

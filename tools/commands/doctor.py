@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tandem.tools import extras
 from tandem.tools.commands.gateway_options import PORT
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.profiles.machine import count_gpus, free_memory
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports
@@ -26,7 +25,7 @@ from tandem.tools.triton.supervisor import SHARED_MEMORY
 GLIBC = (2, 35)
 MEMORY_MB = 1536  # the most that the embedded profile needs
 SHARED_MEMORY_MB = 64  # one megabyte per model, plus space for tensors
-GGUF = f"only for GGUF files: {extras.install('gguf')}"
+GGUF = f"only for GGUF files: {install_extra('gguf')}"
 OPTIONAL = {  # package -> when it is needed
     "gguf": GGUF,
     "accelerate": GGUF,
@@ -78,7 +77,7 @@ def examine() -> Iterator[Finding]:
     yield Finding("Python", found, library is not None, fix)
     yield _triton()
     for package in ("torch", "transformers"):
-        yield _package(package, extras.install("embedded"))
+        yield _package(package, install_extra("embedded"))
     size = free_memory() // 2**20
     yield Finding("memory", f"{size} MB free", size >= MEMORY_MB, f"needs {MEMORY_MB} MB")
     size = shutil.disk_usage(SHARED_MEMORY).free // 2**20 if SHARED_MEMORY.is_dir() else 0

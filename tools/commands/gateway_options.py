@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from tandem.gateway.settings import GatewaySettings
 from tandem.preprocessing.errors import TokenizerError
-from tandem.tools import extras
 from tandem.tools.commands.options import Options
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.triton.server import EVERY_ADDRESS, LOOPBACK
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def listening(address: str, number: int, option: str) -> socket.socket:
         from tandem.gateway.server import listen  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:
         raise TandemError(
-            f"the gateway needs the package {error.name}; {extras.install('gateway')}, "
+            f"the gateway needs the package {error.name}; {install_extra('gateway')}, "
             "or use --no-gateway"
         ) from error
     try:

@@ -13,7 +13,8 @@ from rich.console import Console
 from tandem.bls.drafters.registry import ENGINE
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.client.client import MODEL, URL, Answer, Client, Inputs, inputs_for
+from tandem.tools.client.answer import Answer
+from tandem.tools.client.client import MODEL, URL, Client, Inputs, inputs_for
 from tandem.tools.client.explain import explanation
 from tandem.tools.client.terminal import closing_line, show
 from tandem.tools.commands.input_options import add_inputs, read_inputs, whole_number

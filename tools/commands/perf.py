@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.benchmark.running_server import RunningServer, served_drafters
+from tandem.tools.benchmark.measured_server import measured_server
 from tandem.tools.client.client import (
     MODEL,
     Client,
@@ -96,8 +96,8 @@ def run(options: argparse.Namespace) -> int:
     prompts = [p.text for p in read_prompts(prompts_file(options.prompts))[: options.limit]]
     entries = entries_to_call(options.model, options.url, deployment)
     if options.drafter is not None:
-        measured = deployment or RunningServer(options.url, next(iter(entries)))
-        served_drafters(measured).check(options.drafter)
+        measured = measured_server(deployment, options.url, next(iter(entries)))
+        measured.check_drafter(options.drafter)
     drafts: dict[Tensor, Value | None] = {
         tensors.DRAFTER: options.drafter,
         tensors.NUM_DRAFT_TOKENS: options.num_draft_tokens,
@@ -112,7 +112,8 @@ def run(options: argparse.Namespace) -> int:
             requests = [inputs_for(p, options.max_tokens, more, stream=stream) for p in prompts]
             write_requests(requests, folder / f"{name}.json")
         program = find_perf_analyzer()
-        url = stack.enter_context(serving(deployment)).grpc_url if deployment else options.url
+        server = stack.enter_context(serving(deployment)) if deployment else None
+        url = server.grpc_url if server else options.url
         near = {"no_grpc_proxy": url.rpartition(":")[0]} if is_on_this_machine(url) else {}
         for name, stream in entries.items():
             # Measure a number of requests instead of a time window: each answer takes seconds, so a
@@ -132,6 +133,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"$ {shlex.join(command)}", flush=True)
             ended = subprocess.run(command, check=False, env=os.environ | near)
             status = ended.returncode or status
+        if status and server:
+            server.check()
     return status
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,9 +17,15 @@ from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
 from tandem.tools.commands.options import Options
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.config_strings import Devices, DraftTargetConfig, PromptLookupConfig
+from tandem.tools.profiles.config_strings import (
+    Config,
+    Devices,
+    DraftTargetConfig,
+    PromptLookupConfig,
+    parse,
+)
 from tandem.tools.profiles.deployment import Deployment, check
-from tandem.tools.profiles.engine_dir import EngineDir, read_engine_dir
+from tandem.tools.profiles.engine_dir import engine_section
 from tandem.tools.profiles.engines.base import KeyPath, ProfileError
 from tandem.tools.profiles.machine import count_gpus
 from tandem.tools.profiles.profile import DecodingSection, Profile, explain
@@ -29,8 +36,9 @@ OPTIONS: dict[KeyPath, str] = {  # part of a profile -> the option that sets it
     ("engines", "target"): "--engine-dir",
     ("engines", "draft"): "--draft-engine-dir",
     ("tokenizer", "folder"): "--tokenizer-dir",
+    ("decoding", "draft_len"): DRAFT_TARGET_OPTION,
+    ("decoding", "prompt_lookup"): PROMPT_LOOKUP_OPTION,
 }
-Config = TypeVar("Config", DraftTargetConfig, PromptLookupConfig)
 
 
 @dataclass(frozen=True)
@@ -152,27 +160,37 @@ def deployment_of(options: argparse.Namespace, drafting: DraftingOptions) -> Dep
 
     Prints a line on standard error for each option that has no effect on this machine.
     """
-    target = read_engine_dir(options.engine_dir)
-    draft = read_engine_dir(options.draft_engine_dir) if options.draft_engine_dir else None
-    _check(drafting, target, draft)
-    devices = drafting.devices
-    gpus = count_gpus() if devices else 0
-    fraction = options.kv_cache_free_gpu_memory_fraction
-    engines = {"target": _section(target, devices.get("target"), gpus, fraction)}
-    most = target.max_draft_len
-    if target.kind == "tensorrtllm":
-        engines["target"]["build"] |= {
-            "max_draft_len": most,
-            "speculative_decoding_mode": "draft_tokens_external" if most else None,
-        }
-    if draft:
-        engines["draft"] = _section(draft, devices.get("draft"), gpus, fraction)
-    pair, lookup, folder = drafting.draft_target, drafting.prompt_lookup, options.tokenizer_dir
+    pair, lookup, devices = drafting.draft_target, drafting.prompt_lookup, drafting.devices
+    if pair and not options.draft_engine_dir:
+        raise TandemError(f"{DRAFT_TARGET_OPTION} needs --draft-engine-dir, the draft model")
+    if options.draft_engine_dir and not pair:
+        raise TandemError(
+            f'--draft-engine-dir needs {DRAFT_TARGET_OPTION}, as in "[4,[0],[0],False]"'
+        )
+    if lookup and lookup.devices != devices["target"]:
+        raise TandemError(
+            f"{PROMPT_LOOKUP_OPTION} must have the target devices of {DRAFT_TARGET_OPTION}, "
+            f"{devices['target']}; got {lookup.devices}"
+        )
+    target = engine_section(options.engine_dir, devices.get("target", ()), verifies=True)
+    engines = {"target": target}
+    if pair:
+        engines["draft"] = engine_section(
+            options.draft_engine_dir, devices["draft"], verifies=False
+        )
+    most = target.get("build", {}).get("max_draft_len")  # None: a checkpoint, which verifies drafts
+    if most == 0 and drafting.drafter != BASELINE.name:
+        raise TandemError(
+            f"{options.engine_dir} can't verify drafts; build it with "
+            "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10"
+        )
+    notes = _fit_to_machine(engines, devices, options.kv_cache_free_gpu_memory_fraction)
     usual = DecodingSection().prompt_lookup.prompt_lookup_num_tokens
     longest = lookup.prompt_lookup_num_tokens if lookup else min(usual, most or usual)
+    folder = options.tokenizer_dir
     deployment = _deployment(
         {
-            "name": target.folder.absolute().name,
+            "name": options.engine_dir.absolute().name,
             "engines": engines,
             "decoding": {
                 "draft_len": pair.draft_len if pair else "auto",
@@ -180,18 +198,11 @@ def deployment_of(options: argparse.Namespace, drafting: DraftingOptions) -> Dep
                 "prompt_lookup": {"prompt_lookup_num_tokens": longest},
             },
             "tokenizer": {"folder": str(folder.absolute()) if folder else None},
-        }
+        },
+        drafting,
     )
-    on_torch = [name for name, section in engines.items() if section["kind"] == "torch"]
-    named = sorted({number for name in on_torch for number in devices.get(name, ())})
-    if named and not gpus:
-        print(f"tandem: PyTorch sees no GPU; using the CPU for {named}", file=sys.stderr)
-    if on_torch and fraction is not None:
-        print(
-            "tandem: --kv-cache-free-gpu-memory-fraction has no effect on PyTorch engines; set "
-            "kv_cache_tokens in a profile instead",
-            file=sys.stderr,
-        )
+    for note in notes:
+        print(f"tandem: {note}", file=sys.stderr)
     return deployment
 
 
@@ -199,7 +210,7 @@ def _parse(config: type[Config], values: list[str] | None, option: str) -> Confi
     if values is None:
         return None
     try:
-        return config.parse(" ".join(values).strip().removeprefix("="))
+        return parse(config, " ".join(values).strip().removeprefix("="))
     except TandemError as error:
         raise TandemError(f"{option}: {error}") from error
 
@@ -214,86 +225,56 @@ def _fraction(text: str) -> float:
     return fraction
 
 
-def _check(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None) -> None:
-    """Raise TandemError if the strings contradict the engines or each other."""
-    pair, lookup = drafting.draft_target, drafting.prompt_lookup
-    if pair and not draft:
-        raise TandemError(f"{DRAFT_TARGET_OPTION} needs --draft-engine-dir, the draft model")
-    if draft and not pair:
-        raise TandemError(
-            f'--draft-engine-dir needs {DRAFT_TARGET_OPTION}, as in "[4,[0],[0],False]"'
-        )
-    if target.max_draft_len == 0 and drafting.drafter != BASELINE.name:
-        raise TandemError(
-            f"{target.folder} can't verify drafts; build it with "
-            "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10"
-        )
-    if pair and draft:
-        _check_list(DRAFT_TARGET_OPTION, pair.draft_len, pair.target_devices, target)
-        _check_list(DRAFT_TARGET_OPTION, 0, pair.draft_devices, draft)
-        if pair.use_logits and not draft.gathers_logits:
+def _fit_to_machine(
+    engines: Mapping[str, dict[str, Any]], devices: Mapping[str, Devices], fraction: float | None
+) -> list[str]:
+    """Check the devices, and set what this machine decides.
+
+    fraction: of the free GPU memory, for the KV cache of each TensorRT engine. Returns a note for
+    each option that has no effect. Raises TandemError.
+    """
+    gpus = count_gpus() if devices else 0
+    unused = set[int]()
+    for role, section in engines.items():
+        numbers = devices.get(role, [])
+        if missing := [number for number in numbers if gpus and number >= gpus]:
             raise TandemError(
-                f"{DRAFT_TARGET_OPTION}: {draft.folder} doesn't return logits, which use_logits "
-                "needs; build it with --gather_generation_logits, or set use_logits to False"
+                f"devices must be among {list(range(gpus))}, which PyTorch sees; got {missing[0]}"
             )
-    if lookup:
-        _check_list(PROMPT_LOOKUP_OPTION, lookup.prompt_lookup_num_tokens, lookup.devices, target)
-        if lookup.devices != drafting.devices["target"]:
+        if section["kind"] == "tensorrtllm":
+            if fraction is not None:
+                section["run"]["kv_cache_free_gpu_mem_fraction"] = fraction
+            continue
+        if len(numbers) > 1:
             raise TandemError(
-                f"{PROMPT_LOOKUP_OPTION} must have the target devices of {DRAFT_TARGET_OPTION}, "
-                f"{drafting.devices['target']}; got {lookup.devices}"
+                f"{section['checkpoint']} runs on one device, because it isn't a TensorRT engine; "
+                f"got {numbers}"
             )
-
-
-def _check_list(option: str, draft_len: int, devices: Devices, engine: EngineDir) -> None:
-    if len(devices) != engine.tp_size:
-        raise TandemError(
-            f"{option} must list {engine.tp_size} devices, the TP size of {engine.folder}; "
-            f"got {devices}"
+        if not gpus:
+            section["device"] = "auto"
+            unused |= {*numbers}
+    notes = []
+    if unused:
+        notes.append(f"PyTorch sees no GPU; using the CPU for {sorted(unused)}")
+    if fraction is not None and any(section["kind"] == "torch" for section in engines.values()):
+        notes.append(
+            "--kv-cache-free-gpu-memory-fraction has no effect on PyTorch engines; set "
+            "kv_cache_tokens in a profile instead"
         )
-    if draft_len > engine.max_draft_len:
-        raise TandemError(
-            f"{option} must have at most {engine.max_draft_len} draft tokens, the maximum of "
-            f"{engine.folder}; got {draft_len}"
-        )
+    return notes
 
 
-def _section(
-    engine: EngineDir, devices: Devices | None, gpus: int, fraction: float | None
-) -> dict[str, Any]:
-    """Return an engine's section of the profile; raise TandemError if a GPU doesn't exist."""
-    missing = [number for number in devices or () if gpus and number >= gpus]
-    if missing:
-        raise TandemError(
-            f"devices must be among {list(range(gpus))}, which PyTorch sees; got {missing[0]}"
-        )
-    folder = str(engine.folder.absolute())
-    if engine.kind == "torch":
-        device = f"cuda:{devices[0]}" if devices and gpus else "auto"
-        return {"kind": "torch", "checkpoint": folder, "device": device}
-    # Prompts are answered one by one, so the KV cache needs to hold only one whole sequence.
-    run = {"max_tokens_in_paged_kv_cache": engine.build.get("max_seq_len")}
-    if fraction is not None:
-        run["kv_cache_free_gpu_mem_fraction"] = fraction
-    return {
-        "kind": engine.kind,
-        "checkpoint": folder,
-        "engine_dir": folder,
-        "tp_size": engine.tp_size,
-        "pp_size": engine.pp_size,
-        "device_ids": list(devices or range(engine.tp_size * engine.pp_size)),
-        "build": dict(engine.build),
-        "run": run,
-    }
-
-
-def _deployment(profile: dict[str, Any]) -> Deployment:
+def _deployment(profile: dict[str, Any], drafting: DraftingOptions) -> Deployment:
+    """Check a profile. Errors name the option that sets the wrong part."""
     try:
         return check(Profile.model_validate(profile))
     except ValidationError as error:
         key_path, text = explain(error)
     except ProfileError as error:
         key_path, text = error.key_path, str(error)
-    option = OPTIONS.get(key_path[:2], ".".join(map(str, key_path)))
+    if key_path[2:] == ("device_ids",):
+        option = DRAFT_TARGET_OPTION if drafting.draft_target else PROMPT_LOOKUP_OPTION
+    else:
+        option = OPTIONS.get(key_path[:2], ".".join(map(str, key_path)))
     setting = ".".join(map(str, key_path[2:])) if key_path[2:3] == ("build",) else ""
     raise TandemError(f"{option}: {setting}: {text}" if setting else f"{option}: {text}")

@@ -14,8 +14,9 @@ from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import PRIMING_TOKENS
-from tandem.tools.benchmark.running_server import RunningServer, running_server, served_drafters
-from tandem.tools.client.client import MODEL, Answer, Client, Inputs, Value, inputs_for
+from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
+from tandem.tools.client.answer import Answer, Answers
+from tandem.tools.client.client import MODEL, Client, Inputs, Value, inputs_for
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.client.terminal import table_console
 from tandem.tools.commands import run_options
@@ -31,8 +32,8 @@ from tandem.tools.commands.options import (
 )
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.errors import TandemError
-from tandem.tools.evaluation.accuracy import AccuracyComparison, AnswerColumn
-from tandem.tools.evaluation.rouge import Rouge
+from tandem.tools.evaluation.accuracy import AccuracyComparison
+from tandem.tools.evaluation.rouge import rouge_scorer
 from tandem.tools.profiles.deployment import Deployment, load
 from tandem.tools.profiles.engines.torch import TorchTarget
 
@@ -111,17 +112,16 @@ def run(options: argparse.Namespace) -> int:
     Returns 1 if `--check-accuracy` is set and a score is below its threshold.
     """
     drafting = run_options.read_drafting(options)
-    rouge = Rouge()
+    rouge_scorer()  # raises TandemError if the package is missing
     items = read_items(options.dataset)[: options.limit]
     if options.model and not options.url:
         raise TandemError("--model needs --url; set both")
     deployment = _chosen_deployment(options, drafting)
-    speculation = speculation_of(options.drafter, drafting, deployment)
     hugging_face = _hugging_face(options, deployment)
-    measured = deployment or RunningServer(options.url, options.model or MODEL)
-    with running_server(measured) as server, Client(server.url) as client:
-        client.entry(server.entry)  # raises TandemError if the entry doesn't exist
-        columns = [*answer_in_turns(client, server.entry, items, speculation, options)]
+    server = measured_server(deployment, options.url, options.model)
+    speculation = speculation_of(options.drafter, drafting, server)
+    with server.running() as url, Client(url) as client:
+        columns = answer_in_turns(client, server.entry, items, speculation, options)
     if hugging_face:
         hugging_face.answer(items[0].text, 1)  # loads and warms up
         answers = []
@@ -129,8 +129,8 @@ def run(options: argparse.Namespace) -> int:
             for number, item in enumerate(items, start=1):
                 status.update(f"transformers: item {number} of {len(items)}: {item.id}")
                 answers.append(hugging_face.answer(item.text, options.max_output_len, item.stop))
-        columns.append(AnswerColumn(answers, "hugging_face"))
-    comparison = AccuracyComparison(items, columns, rouge)
+        columns["hugging_face"] = Answers(answers)
+    comparison = AccuracyComparison(items, columns)
     console = table_console()
     console.print(comparison.table(), highlight=False)
     if options.json:
@@ -144,24 +144,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def speculation_of(
-    drafter: str | None, drafting: DraftingOptions, deployment: Deployment | None
+    drafter: str | None, drafting: DraftingOptions, server: MeasuredServer
 ) -> Inputs:
     """Return the inputs that select the speculation to compare with the baseline.
 
     Raises TandemError if there is no baseline or nothing to compare with it.
     """
     inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.is_set else {}
-    if drafter is None and not inputs and deployment:
-        drafter = deployment.loop_settings().drafter
-    if drafter is not None:
-        inputs[tensors.DRAFTER] = drafter
-    if deployment and BASELINE.name not in deployment.drafters:
-        raise TandemError(
-            "the target drafts inside the engine, so there is no baseline to compare with; serve "
-            "a second target without it, and run summarize with each --url"
-        )
-    if deployment and drafter is not None:
-        served_drafters(deployment).check(drafter)
+    if drafter is not None or not inputs:
+        inputs[tensors.DRAFTER] = drafter or server.default_drafter
+    server.check_baseline()
+    server.check_drafter(str(inputs[tensors.DRAFTER]))
     if inputs.get(tensors.DRAFTER) == BASELINE.name:
         raise TandemError(
             f"nothing to compare with drafter '{BASELINE.name}'; set --drafter to {drafter_names()}"
@@ -175,8 +168,8 @@ def answer_in_turns(
     items: Sequence[Item],
     speculation: Inputs,
     options: argparse.Namespace,
-) -> tuple[AnswerColumn, AnswerColumn]:
-    """Return the greedy answers of the baseline and of the speculative run.
+) -> dict[str, Answers]:
+    """Return the greedy answers of the baseline and of the speculative run, by drafter.
 
     The baseline and the speculative run alternate, item by item.
     """
@@ -194,8 +187,8 @@ def answer_in_turns(
             answer(item, speculation, min(PRIMING_TOKENS, most))
             for inputs, answers in turns if number % 2 else reversed(turns):
                 answers.append(answer(item, inputs, most))
-    name = str(speculation.get(tensors.DRAFTER, "default"))
-    return AnswerColumn(baseline, BASELINE.name), AnswerColumn(speculative, name)
+    name = str(speculation[tensors.DRAFTER])
+    return {BASELINE.name: Answers(baseline), name: Answers(speculative)}
 
 
 def _chosen_deployment(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment | None:

@@ -12,9 +12,9 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-from tandem.tools.client.client import Answer
+from tandem.tools.client.answer import Answer
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint, read_tokenizer
+from tandem.tools.profiles.checkpoint import read_checkpoint, read_tokenizer
 
 
 class HuggingFace:
@@ -29,7 +29,7 @@ class HuggingFace:
         try:
             self._checkpoint = read_checkpoint(folder)
             read_tokenizer(tokenizer)
-        except CheckpointError as error:
+        except TandemError as error:
             raise TandemError(f"--test-hf: {error}") from error
         self._tokenizer = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
         self._add_special_tokens = add_special_tokens

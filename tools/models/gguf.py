@@ -10,15 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from tandem.tools import extras
-from tandem.tools.errors import TandemError
-from tandem.tools.models.weights import Description, count_parameters, gigabytes
-from tandem.tools.triton.install import cache_folder
+from tandem.tools.errors import TandemError, install_extra
+from tandem.tools.folders import cache_folder, written
+from tandem.tools.models.weights import gigabytes
 from tandem.tools.triton.serving import status_line
 
 MAGIC = b"GGUF"
@@ -33,80 +30,64 @@ def is_gguf(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-@dataclass(frozen=True)
-class GgufFile:
-    """A GGUF file on this machine.
+def converted(path: Path) -> Path:
+    """Return the checkpoint of a GGUF file; dequantize the file unless it is in Tandem's cache.
 
-    The converted checkpoint is kept in Tandem's cache. The file is converted again if its size or
-    modification time changes, or the version of a package that reads it.
+    The file is converted again if its size or modification time changes, or the version of a
+    package that reads it. Raises TandemError.
     """
+    if PART.search(path.name):
+        raise TandemError(
+            f"{path} is one part of a split model; merge the parts first: "
+            "llama-gguf-split --merge FIRST-PART OUTPUT"
+        )
+    stamp = _stamp(path)
+    place = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
+    folder = cache_folder() / "gguf" / f"{path.stem}-{place}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = folder / STAMP
+        with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (made.is_file() and made.read_text() == stamp):
+                _convert(path, folder, stamp)
+    except OSError as error:
+        raise TandemError(
+            f"can't write {error.filename or folder}: {error.strerror}; set XDG_CACHE_HOME to "
+            "a writable folder with free space"
+        ) from error
+    return folder
 
-    path: Path
 
-    @property
-    def name(self) -> str:
-        return self.path.stem
+def _stamp(path: Path) -> str:
+    """Return text that identifies the file and the package versions.
 
-    def describe(self) -> Description:
-        """Dequantize the file unless its checkpoint is in the cache, and describe the result."""
-        folder = self.checkpoint()
-        return Description(folder, count_parameters(folder))
+    Raises TandemError if a package is missing.
+    """
+    try:
+        versions = {name: metadata.version(name) for name in PACKAGES}
+    except metadata.PackageNotFoundError as error:
+        raise TandemError(
+            f"can't read {path} without the package {error.name}; {install_extra('gguf')}"
+        ) from error
+    facts = path.stat()
+    return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})
 
-    def checkpoint(self) -> Path:
-        if PART.search(self.path.name):
-            raise TandemError(
-                f"{self.path} is one part of a split model; merge the parts first: "
-                "llama-gguf-split --merge FIRST-PART OUTPUT"
-            )
-        stamp = self._stamp()
-        place = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:12]
-        folder = cache_folder() / "gguf" / f"{self.name}-{place}"
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            made = folder / STAMP
-            with (folder.parent / f"{folder.name}.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if not (made.is_file() and made.read_text() == stamp):
-                    self._convert(folder, stamp)
-        except OSError as error:
-            raise TandemError(
-                f"can't write {error.filename or folder}: {error.strerror}; set XDG_CACHE_HOME to "
-                "a writable folder with free space"
-            ) from error
-        return folder
 
-    def _stamp(self) -> str:
-        """Return text that identifies the file and the package versions.
+def _convert(path: Path, folder: Path, stamp: str) -> None:
+    for leftover in folder.parent.glob(f".{folder.name}-*"):
+        shutil.rmtree(leftover)
+    with written(folder) as fresh:
+        _dequantize(path, fresh)
+        (fresh / STAMP).write_text(stamp)
 
-        Raises TandemError if a package is missing.
-        """
-        try:
-            versions = {name: metadata.version(name) for name in PACKAGES}
-        except metadata.PackageNotFoundError as error:
-            raise TandemError(
-                f"can't read {self.path} without the package {error.name}; {extras.install('gguf')}"
-            ) from error
-        facts = self.path.stat()
-        return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})
 
-    def _convert(self, folder: Path, stamp: str) -> None:
-        """Write the checkpoint into a temporary folder, then rename the folder."""
-        for leftover in folder.parent.glob(f".{folder.name}-*"):
-            shutil.rmtree(leftover)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
-            fresh = Path(temporary, "checkpoint")
-            self._dequantize(fresh)
-            (fresh / STAMP).write_text(stamp)
-            if folder.exists():
-                folder.rename(Path(temporary, "old"))
-            fresh.rename(folder)
-
-    def _dequantize(self, folder: Path) -> None:
-        """Run the conversion in a separate process, so that PyTorch's memory is freed."""
-        command = [sys.executable, "-m", f"{__package__}.dequantize", str(self.path), str(folder)]
-        size = gigabytes(self.path.stat().st_size)
-        with status_line(f"dequantizing {self.path} ({size}); this is done once"):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            raise TandemError(f"can't dequantize {self.path}: {said[:LONGEST_REASON]}")
+def _dequantize(path: Path, folder: Path) -> None:
+    """Run the conversion in a separate process, so that PyTorch's memory is freed."""
+    command = [sys.executable, "-m", f"{__package__}.dequantize", str(path), str(folder)]
+    size = gigabytes(path.stat().st_size)
+    with status_line(f"dequantizing {path} ({size}); this is done once"):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise TandemError(f"can't dequantize {path}: {said[:LONGEST_REASON]}")

@@ -13,12 +13,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import (
-    Description,
+    FoundModel,
     count_parameters,
     gigabytes,
     item_bytes,
@@ -42,27 +42,8 @@ class HubModel:
     def name(self) -> str:
         return f"{self.id}@{self.revision}" if self.revision else self.id
 
-    def describe(self) -> Description:
+    def find(self) -> FoundModel:
         """Download the small files, and ask the Hub for the sizes of the weights."""
-        return self._described
-
-    def checkpoint(self) -> Path:
-        folder, missing = self._described.folder, self._described.missing_bytes
-        if not missing:
-            return folder
-        cache = folder.parents[2]
-        free = shutil.disk_usage(cache).free
-        if free < missing:
-            raise TandemError(
-                f"{self.name} needs {gigabytes(missing)} in {cache}, which has {gigabytes(free)} "
-                "free; free some space, or set HF_HOME to another folder"
-            )
-        print(f"downloading {self.name} ({gigabytes(missing)}) to {cache}", file=sys.stderr)
-        # Use the commit whose small files were checked.
-        return self._fetch((*SMALL, SAFETENSORS), folder.name, shown=True)
-
-    @cached_property
-    def _described(self) -> Description:
         from huggingface_hub import errors, snapshot_download  # noqa: PLC0415  takes a second
 
         folder = self._fetch(SMALL, self.revision)
@@ -76,7 +57,7 @@ class HubModel:
                 raise
             # The Hub can't be reached, so everything must be in the cache.
             self._fetch((*SMALL, SAFETENSORS), self.revision)
-            return Description(folder, count_parameters(folder))
+            return FoundModel(self.name, folder, count_parameters(folder))
         if not files:
             raise TandemError(
                 f"{self.name} has no {SAFETENSORS}; choose a model with safetensors weights, not a "
@@ -84,7 +65,25 @@ class HubModel:
             )
         size = sum(file.file_size or 0 for file in files)
         missing = sum(file.file_size or 0 for file in files if file.will_download)
-        return Description(folder, size // item_bytes(read_config(folder)), missing)
+        return FoundModel(
+            self.name,
+            folder,
+            size // item_bytes(read_config(folder)),
+            partial(self._download, folder, missing) if missing else None,
+        )
+
+    def _download(self, folder: Path, missing: int) -> Path:
+        """Download the weights. folder: of the small files. missing: bytes to download."""
+        cache = folder.parents[2]
+        free = shutil.disk_usage(cache).free
+        if free < missing:
+            raise TandemError(
+                f"{self.name} needs {gigabytes(missing)} in {cache}, which has {gigabytes(free)} "
+                "free; free some space, or set HF_HOME to another folder"
+            )
+        print(f"downloading {self.name} ({gigabytes(missing)}) to {cache}", file=sys.stderr)
+        # Use the commit whose small files were checked.
+        return self._fetch((*SMALL, SAFETENSORS), folder.name, shown=True)
 
     def _fetch(self, patterns: Sequence[str], revision: str | None, *, shown: bool = False) -> Path:
         """Download files that aren't in the cache, and return the folder.

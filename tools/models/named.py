@@ -1,51 +1,28 @@
-"""Selects the source of a model by its name: a folder, a GGUF file or the Hugging Face Hub."""
+"""Finds a model by its name: a folder, a GGUF file or a model on the Hugging Face Hub."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 from tandem.tools.errors import TandemError
-from tandem.tools.models.gguf import GgufFile, is_gguf
+from tandem.tools.models.gguf import converted, is_gguf
 from tandem.tools.models.hub import ID, HubModel
-from tandem.tools.models.weights import Description, count_parameters
+from tandem.tools.models.weights import FoundModel, count_parameters
 
 
-@dataclass(frozen=True)
-class CheckpointFolder:
-    """A checkpoint in a folder on this machine."""
+def find_model(text: str) -> FoundModel:
+    """Return the model with this name, without its weights if they have to be downloaded.
 
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return self.path.absolute().name
-
-    def describe(self) -> Description:
-        return Description(self.path, count_parameters(self.path))
-
-    def checkpoint(self) -> Path:
-        return self.path
-
-
-# `describe` reads the small files. `checkpoint` returns the folder of the complete checkpoint, and
-# downloads or converts it first if necessary. Both raise TandemError.
-ModelSource: TypeAlias = CheckpointFolder | GgufFile | HubModel
-
-
-def model_named(text: str) -> ModelSource:
-    """Return the model with this name; raise TandemError if there is none.
-
-    A file or folder on this machine takes precedence over the Hub.
+    A file or folder on this machine takes precedence over the Hub. Raises TandemError.
     """
     path = Path(text).expanduser()
     if path.is_dir():
-        return CheckpointFolder(path)
+        return FoundModel(path.absolute().name, path, count_parameters(path))
     if path.is_file():
         if not is_gguf(path):
             raise TandemError(f"{path} is neither a checkpoint's folder nor a GGUF file")
-        return GgufFile(path)
+        folder = converted(path)
+        return FoundModel(path.stem, folder, count_parameters(folder))
     if path.suffix == ".gguf":
         raise TandemError(f"no file {path}")
     given = ID.fullmatch(text)
@@ -53,4 +30,4 @@ def model_named(text: str) -> ModelSource:
         raise TandemError(
             f"no folder {path}; Hugging Face Hub models are named OWNER/NAME or OWNER/NAME@REVISION"
         )
-    return HubModel(given["id"], given["revision"])
+    return HubModel(given["id"], given["revision"]).find()

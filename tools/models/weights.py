@@ -1,8 +1,8 @@
-"""Estimates a checkpoint's number of weights from the sizes of its files."""
+"""A model that a command names, and its number of weights, estimated from sizes of files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,21 @@ ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e
 
 
 @dataclass(frozen=True)
-class Description:
-    """Facts about a model that are known before its weights are downloaded or loaded.
+class FoundModel:
+    """A model whose weights may still have to be downloaded.
 
     folder: contains the configuration and the tokenizer. num_parameters: the approximate number of
-    weights. missing_bytes: bytes to download.
+    weights. download: downloads the weights and returns their folder; None if ``folder`` has them.
     """
 
+    name: str
     folder: Path
     num_parameters: int
-    missing_bytes: int = 0
+    download: Callable[[], Path] | None = None
+
+    def checkpoint(self) -> Path:
+        """Return the folder of the complete checkpoint. Raises TandemError."""
+        return self.download() if self.download else self.folder
 
 
 def count_parameters(folder: Path) -> int:

@@ -23,10 +23,6 @@ WIDTH = ("hidden_size", "n_embd")
 COPY = "; create it with the checkpoint's config.json, generation_config.json and tokenizer*.json"
 
 
-class CheckpointError(TandemError):
-    """Raised if a folder isn't a usable checkpoint or tokenizer; the message says why."""
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """A causal language model in a folder.
@@ -71,21 +67,21 @@ class TokenizerFolder:
 
 
 def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
-    """Read a checkpoint's configuration; raise CheckpointError if it isn't usable.
+    """Read a checkpoint's configuration; raise TandemError if it isn't usable.
 
     with_weights: also require the weights. Set False for the folder of a TensorRT engine, which
     has only the configuration of the checkpoint that it was built from.
     """
     if not folder.is_dir():
-        raise CheckpointError(f"no folder {folder}{'' if with_weights else COPY}")
+        raise TandemError(f"no folder {folder}{'' if with_weights else COPY}")
     if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} isn't a Hugging Face checkpoint: it has no config.json")
+        raise TandemError(f"{folder} isn't a Hugging Face checkpoint: it has no config.json")
     if with_weights:
         require_weights(folder)
     config = read_config(folder)
     generation = read_json(folder / "generation_config.json")
     if "vocab_size" not in config:
-        raise CheckpointError(f"{folder / 'config.json'} has no vocab_size")
+        raise TandemError(f"{folder / 'config.json'} has no vocab_size")
     return Checkpoint(
         folder=folder,
         vocab_size=config["vocab_size"],
@@ -97,7 +93,7 @@ def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint's config.json; raise CheckpointError if it isn't JSON."""
+    """Return the content of a checkpoint's config.json; raise TandemError if it isn't JSON."""
     config = read_json(folder / "config.json")
     pretrained: dict[str, Any] = config.get("pretrained_config", config)
     return pretrained
@@ -105,7 +101,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def require_weights(folder: Path) -> None:
     if not weight_files(folder):
-        raise CheckpointError(f"{folder} has no weights ({' or '.join(WEIGHTS[1:])})")
+        raise TandemError(f"{folder} has no weights ({' or '.join(WEIGHTS[1:])})")
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -113,17 +109,17 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_tokenizer(folder: Path) -> TokenizerFolder:
-    """Read a tokenizer and its vocabulary; raise CheckpointError if the folder has none."""
+    """Read a tokenizer and its vocabulary; raise TandemError if the folder has none."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise CheckpointError(
+        raise TandemError(
             f"{folder} has no tokenizer.json; create it with "
             "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(f"can't read the tokenizer {path}: {error}") from error
+        raise TandemError(f"can't read the tokenizer {path}: {error}") from error
     return TokenizerFolder(
         folder, tokenizer.get_vocab(with_added_tokens=True), longest_token_bytes(tokenizer)
     )
@@ -141,14 +137,14 @@ def checkpoint_files(folder: Path) -> list[Path]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the content of a JSON file, or {} without a file.
 
-    Raises CheckpointError if the file isn't JSON.
+    Raises TandemError if the file isn't JSON.
     """
     if not path.is_file():
         return {}
     try:
         content: dict[str, Any] = json.loads(path.read_text())
     except ValueError as error:
-        raise CheckpointError(f"{path} isn't JSON: {error}") from error
+        raise TandemError(f"{path} isn't JSON: {error}") from error
     return content
 
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from tandem.bls.drafters.registry import BASELINE, PROMPT_LOOKUP, DrafterKind, DrafterName
+from tandem.bls.drafters.registry import BASELINE, DRAFTERS, PROMPT_LOOKUP, DrafterKind, DrafterName
 from tandem.contract.strings import MOST_STRINGS
 from tandem.lookup.pools import LEAST_COUNTED
-from tandem.tools.profiles.drafters import OwnDrafter, all_kinds
-from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError
-from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
-from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
-from tandem.tools.profiles.engines.vllm import VllmDraft
-from tandem.tools.profiles.profile import DRAFT, TARGET, Profile
+from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, located
+from tandem.tools.profiles.profile import DRAFT, Profile
 
 
 def check_profile(profile: Profile) -> None:
     """Check everything that doesn't depend on files. Raises ProfileError."""
     _check_names(profile)
-    _check_languages(profile)
-    _check_gpu_memory(profile)
-    _check_tensorrt_pair(profile)
+    target, draft = profile.engines.target, profile.engines.draft
+    if draft:
+        with located("engines"):
+            draft.check_target(target, use_draft_logits=profile.decoding.use_draft_logits)
     _check_limits(profile)
     _check_instances(profile)
 
@@ -48,60 +45,13 @@ def _check_names(profile: Profile) -> None:
         )
 
 
-def _check_languages(profile: Profile) -> None:
-    """Reject emulated engines with different languages: the target would accept no draft."""
-    target, draft = profile.engines.target, profile.engines.draft
-    if not (isinstance(target, EmulatedTarget) and isinstance(draft, EmulatedDraft)):
-        return
-    if target.language != draft.language:
-        raise ProfileError((*DRAFT, "language"), "must be the same as the target's")
-
-
-def _check_gpu_memory(profile: Profile) -> None:
-    """Reject two vLLM engines that together request more than the memory of a GPU."""
-    target, draft = profile.engines.target, profile.engines.draft
-    if not (isinstance(target, VllmDraft) and isinstance(draft, VllmDraft)):
-        return
-    total = round(target.gpu_memory_fraction + draft.gpu_memory_fraction, 6)
-    if total > 1 and target.devices & draft.devices:
-        raise ProfileError(
-            (*DRAFT, "gpu_memory_fraction"),
-            f"with engines.target's, must be at most 1 on a shared GPU; got {total:g}; set both, "
-            "for example 0.8 and 0.15",
-        )
-
-
-def _check_tensorrt_pair(profile: Profile) -> None:
-    """Reject two TensorRT engines that are incompatible or don't support the decoding settings."""
-    target, draft = profile.engines.target, profile.engines.draft
-    if not (isinstance(target, TensorRTLLMTarget) and isinstance(draft, TensorRTLLMDraft)):
-        return
-    if profile.decoding.use_draft_logits and not draft.build.gather_generation_logits:
-        raise ProfileError(
-            (*DRAFT, "build", "gather_generation_logits"),
-            "must be true, because decoding.use_draft_logits needs the draft's logits",
-        )
-    # Two engines need orchestrator mode, which spawns all workers on one node. In leader mode each
-    # engine takes every rank, and ranks above 0 never return from the first engine's constructor.
-    for key_path, engine in ((TARGET, target), (DRAFT, draft)):
-        if engine.num_nodes > 1:
-            raise ProfileError(
-                (*key_path, "num_nodes"),
-                "must be 1 in both engines, because several nodes need leader mode, which loads "
-                f"one engine; got {engine.num_nodes}; set 1, or use prompt_lookup without "
-                "engines.draft",
-            )
-    if draft.engine_dir == target.engine_dir:
-        raise ProfileError((*DRAFT, "engine_dir"), "must be different from the target's")
-
-
 def check_drafters(
-    profile: Profile, known: Mapping[DrafterName, DrafterKind], own: tuple[OwnDrafter, ...]
+    profile: Profile, known: Mapping[DrafterName, DrafterKind], own: tuple[DrafterKind, ...]
 ) -> None:
     drafters: dict[KeyPath, str | None] = {("decoding", "drafter"): profile.decoding.drafter}
     for index, entry in enumerate(profile.entries):
         drafters[("entries", index, "drafter")] = entry.drafter
-    sampling = {kind.name for kind in all_kinds(own) if kind.samples_from_draft_model}
+    sampling = {kind.name for kind in (*DRAFTERS.values(), *own) if kind.samples_from_draft_model}
     for key_path, drafter in drafters.items():
         if drafter is None or drafter in known:
             continue

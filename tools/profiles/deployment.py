@@ -23,8 +23,8 @@ from tandem.preprocessing.settings import TokenizerSettings
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import checks, vocabulary
 from tandem.tools.profiles.checkpoint import TokenizerFolder
-from tandem.tools.profiles.drafters import OwnDrafter, allowed_kinds, own_drafters
-from tandem.tools.profiles.engines.base import EnginePlan, ProfileError
+from tandem.tools.profiles.drafters import allowed_kinds, own_kinds
+from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, located
 from tandem.tools.profiles.engines.torch import TorchTarget
 from tandem.tools.profiles.engines.vllm import VllmTarget
 from tandem.tools.profiles.profile import (
@@ -32,8 +32,8 @@ from tandem.tools.profiles.profile import (
     TARGET,
     EntrySection,
     Profile,
+    errors_of,
     read_profile,
-    sections_of,
 )
 
 TOKENIZER = "tokenizer"  # subfolder of a model's version folder
@@ -51,7 +51,7 @@ class Deployment:
     pad_id: int
     target: EnginePlan
     draft: EnginePlan | None
-    own_drafters: tuple[OwnDrafter, ...]
+    drafter_kinds: Mapping[DrafterName, DrafterKind]  # the preferred drafter first
     draft_tokenizer: TokenizerFolder | None  # None if the engines share a vocabulary
 
     @property
@@ -90,10 +90,6 @@ class Deployment:
         return tuple(self.drafter_kinds)
 
     @cached_property
-    def drafter_kinds(self) -> Mapping[DrafterName, DrafterKind]:
-        return allowed_kinds(self.target, self.draft, self.own_drafters)
-
-    @cached_property
     def stream_entry(self) -> EntrySection:
         return next(entry for entry in self.profile.entries if entry.kind == "stream")
 
@@ -128,8 +124,8 @@ class Deployment:
             engines_share_device=_share_device(profile),
             drafters=self.drafters,
             drafter_modules=tuple(
-                DrafterModule(file=own.file.name, settings=own.settings)
-                for own in self.own_drafters
+                DrafterModule(file=own.module.name, settings=own.settings)
+                for own in profile.drafters
             ),
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
             **decoding.model_dump(exclude={"drafter", "prompt_lookup"}),
@@ -173,9 +169,8 @@ class Deployment:
 
 def _engine_settings(model: str, plan: EnginePlan, timeout: float) -> EngineSettings:
     """Return an engine's settings for the loop. timeout: maximum seconds per call."""
-    copied = {field.name for field in fields(EngineSettings)} - {"model", "timeout"}
-    facts = {name: getattr(plan, name) for name in copied}
-    return EngineSettings(model=model, timeout=timeout, **facts)
+    facts = {field.name: getattr(plan, field.name) for field in fields(EngineSettings)}
+    return EngineSettings(**facts | {"model": model, "timeout": timeout})
 
 
 def load(path: Path) -> Deployment:
@@ -183,11 +178,8 @@ def load(path: Path) -> Deployment:
 
     Raises TandemError, one line with the file, the key path, the problem and the fix.
     """
-    profile, source = read_profile(path)
-    try:
-        return check(profile)
-    except ProfileError as error:
-        raise source.error(error.key_path, str(error)) from error
+    with errors_of(path):
+        return check(read_profile(path))
 
 
 def for_checkpoints(
@@ -223,12 +215,15 @@ def for_checkpoints(
 
 def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     """Return the deployment of a profile; raise ProfileError if it can't be served."""
-    engines = {key_path: section.plan(key_path) for key_path, section in sections_of(profile)}
-    if with_weights:
-        for key_path, section in sections_of(profile):
-            section.check_weights(key_path)
+    plans: dict[KeyPath, EnginePlan] = {}
+    for key_path, section in ((TARGET, profile.engines.target), (DRAFT, profile.engines.draft)):
+        with located(*key_path):
+            if section:
+                plans[key_path] = section.plan()
+                if with_weights:
+                    section.check_weights()
     checks.check_profile(profile)
-    target, draft = engines[TARGET], engines.get(DRAFT)
+    target, draft = plans[TARGET], plans.get(DRAFT)
     tokenizer = vocabulary.target_tokenizer(profile)
     draft_tokenizer = vocabulary.draft_tokenizer(profile, tokenizer)
     vocabulary.check_width(target, profile.engines.target, tokenizer, TARGET)
@@ -247,7 +242,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         # A baseline would need a second engine, so omit its entry.
         entries = tuple(entry for entry in profile.entries if entry.drafter != BASELINE.name)
         profile = profile.model_copy(update={"entries": entries})
-    own = own_drafters(profile.drafters)
+    own = own_kinds(profile.drafters)
     known = allowed_kinds(target, draft, own)
     checks.check_drafters(profile, known, own)
     checks.check_draft_lengths(profile, known, target)
@@ -261,7 +256,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         pad_id=vocabulary.pad_id_of(target, tokenizer, default=end_ids[0]),
         target=target,
         draft=draft,
-        own_drafters=own,
+        drafter_kinds=known,
         draft_tokenizer=draft_tokenizer,
     )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -36,35 +34,22 @@ class DrafterSection(ConfigSection):
     """Settings that differ from the drafter's defaults."""
 
 
-@dataclass(frozen=True)
-class OwnDrafter:
-    """A custom drafter: its kind, its Python file, and its settings from the profile."""
-
-    kind: DrafterKind
-    file: Path
-    settings: Mapping[str, Any]
-
-
 def allowed_kinds(
-    target: EnginePlan, draft: EnginePlan | None, own: tuple[OwnDrafter, ...]
+    target: EnginePlan, draft: EnginePlan | None, own: tuple[DrafterKind, ...]
 ) -> dict[DrafterName, DrafterKind]:
     """Return the drafters that the engines support, the preferred first and the baseline last."""
     if target.capabilities.drafts_itself:
         return {kind.name: kind for kind in DRAFTERS.values() if kind.in_engine}
     rows = []
     if target.capabilities.verifies_drafts and target.max_draft_len:
-        rows = [kind for kind in all_kinds(own) if kind.drafts_in_loop]
+        rows = [kind for kind in (*DRAFTERS.values(), *own) if kind.drafts_in_loop]
     fit = [kind for kind in rows if draft or not kind.samples_from_draft_model]
     return {kind.name: kind for kind in (*fit, BASELINE)}
 
 
-def all_kinds(own: tuple[OwnDrafter, ...]) -> list[DrafterKind]:
-    return [*DRAFTERS.values(), *(drafter.kind for drafter in own)]
-
-
-def own_drafters(sections: Sequence[DrafterSection]) -> tuple[OwnDrafter, ...]:
+def own_kinds(sections: Sequence[DrafterSection]) -> tuple[DrafterKind, ...]:
     """Import the custom drafters of a profile; raise ProfileError if one can't be used."""
-    own, names, files = list[OwnDrafter](), list(DRAFTERS), set[str]()
+    own, names, files = list[DrafterKind](), list(DRAFTERS), set[str]()
     for index, section in enumerate(sections):
         key_path: KeyPath = ("drafters", index)
         try:
@@ -81,7 +66,7 @@ def own_drafters(sections: Sequence[DrafterSection]) -> tuple[OwnDrafter, ...]:
         _check_settings(kind, section.settings, (*key_path, "settings"))
         names.append(kind.name)
         files.add(section.module.name)
-        own.append(OwnDrafter(kind, section.module, section.settings))
+        own.append(kind)
     return tuple(own)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_json
-from tandem.tools.profiles.engines.torch import TorchTarget
 
 BUILT = ("pretrained_config", "build_config")  # sections that `trtllm-build` writes
 DECISIVE = (
@@ -22,54 +20,47 @@ DECISIVE = (
     "gather_generation_logits",
 )
 EXTERNAL_DRAFTS = (None, 2, "DRAFT_TOKENS_EXTERNAL", "draft_tokens_external")  # spellings of a mode
-TORCH_DRAFT_LEN = int(TorchTarget.model_fields["max_draft_len"].default)
 
 
-@dataclass(frozen=True)
-class EngineDir:
-    """A folder and the kind of engine that serves it.
+def engine_section(folder: Path, devices: Sequence[int], *, verifies: bool) -> dict[str, Any]:
+    """Return the section of a profile for the engine in a folder.
 
-    tp_size, pp_size: tensor and pipeline parallelism; the engine needs tp_size * pp_size devices.
-    max_draft_len: the longest draft in tokens that the engine verifies. build: settings of a built
-    engine, by the names of trtllm-build's flags.
+    devices: numbers of its GPUs; empty: the first ones. verifies: the engine is the target. Raises
+    TandemError.
     """
-
-    folder: Path
-    kind: Literal["torch", "tensorrtllm"]
-    tp_size: int
-    max_draft_len: int
-    pp_size: int = 1
-    build: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def gathers_logits(self) -> bool:
-        return self.kind == "torch" or bool(self.build.get("gather_generation_logits"))
-
-
-def read_engine_dir(folder: Path) -> EngineDir:
     path = folder / "config.json"
     if not path.is_file():
         raise TandemError(
             f"{folder} has neither a Hugging Face checkpoint nor a built engine: no config.json"
         )
-    config = read_json(path)
+    config, absolute = read_json(path), str(folder.absolute())
     if not any(section in config for section in BUILT):
-        return EngineDir(folder, "torch", tp_size=1, max_draft_len=TORCH_DRAFT_LEN)
-    mapping = _section(config, "pretrained_config", "mapping")
+        device = f"cuda:{devices[0]}" if devices else "auto"
+        return {"kind": "torch", "checkpoint": absolute, "device": device}
     built = {  # each name is in only one of these sections
         **_section(config, "pretrained_config"),
+        **_section(config, "pretrained_config", "mapping"),
         **_section(config, "build_config"),
         **_section(config, "build_config", "plugin_config"),
     }
-    verifies_drafts = built.get("speculative_decoding_mode") in EXTERNAL_DRAFTS
-    return EngineDir(
-        folder,
-        "tensorrtllm",
-        tp_size=mapping.get("tp_size", 1),
-        pp_size=mapping.get("pp_size", 1),
-        max_draft_len=built.get("max_draft_len", 0) if verifies_drafts else 0,
-        build={name: built[name] for name in DECISIVE if built.get(name) is not None},
-    )
+    build = {name: built[name] for name in DECISIVE if built.get(name) is not None}
+    if verifies:
+        external = built.get("speculative_decoding_mode") in EXTERNAL_DRAFTS
+        build["max_draft_len"] = built.get("max_draft_len", 0) if external else 0
+        mode = "draft_tokens_external" if build["max_draft_len"] else None
+        build["speculative_decoding_mode"] = mode
+    tp_size, pp_size = built.get("tp_size", 1), built.get("pp_size", 1)
+    return {
+        "kind": "tensorrtllm",
+        "checkpoint": absolute,
+        "engine_dir": absolute,
+        "tp_size": tp_size,
+        "pp_size": pp_size,
+        "device_ids": list(devices or range(tp_size * pp_size)),
+        "build": build,
+        # Prompts are answered one by one, so the KV cache needs to hold only one whole sequence.
+        "run": {"max_tokens_in_paged_kv_cache": build.get("max_seq_len")},
+    }
 
 
 def _section(config: Any, *keys: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,14 +27,14 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles.drafters import DrafterSection
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
-    EngineSection,
     Folder,
     KeyPath,
+    LookupSection,
+    ProfileError,
     as_tuple,
 )
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.engines.llmapi import LlmApiTarget
-from tandem.tools.profiles.engines.lookup import LookupSection
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
 from tandem.tools.profiles.engines.torch import TorchDraft, TorchTarget
 from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget
@@ -228,12 +228,6 @@ class Profile(ConfigSection):
     timeouts: TimeoutsSection = TimeoutsSection()
 
 
-def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
-    yield TARGET, profile.engines.target
-    if profile.engines.draft:
-        yield DRAFT, profile.engines.draft
-
-
 class _Loader(yaml.SafeLoader):
     """Rejects a repeated key; PyYAML would ignore all but the last one."""
 
@@ -247,47 +241,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-@dataclass(frozen=True)
-class ProfileSource:
-    """The parsed text of a profile, which provides line numbers for errors."""
-
-    path: Path
-    root: yaml.Node | None
-
-    def error(self, key_path: KeyPath, text: str) -> TandemError:
-        """Return an error with the file, line, key path and reason in one line."""
-        line, node = self._find(key_path)
-        where = f"{self.path}:{line}" if self.root else str(self.path)
-        dotted = ".".join(map(str, key_path))
-        text += self._base(node, text)
-        return TandemError(f"{where}: {dotted}: {text}" if dotted else f"{where}: {text}")
-
-    def _find(self, key_path: KeyPath) -> tuple[int, yaml.Node | None]:
-        """Return the line and node of the longest prefix of the key path that the file has."""
-        node, line = self.root, 1
-        for key in key_path:
-            found = next((n for k, n in _children(node) if k == key), None)
-            if found is None:
-                break
-            node, line = found[1], found[0].start_mark.line + 1
-        return line, node
-
-    def _base(self, node: yaml.Node | None, text: str) -> str:
-        """Return a note on the folder that a path is relative to, if the error names the path."""
-        if not isinstance(node, yaml.ScalarNode) or Path(node.value).is_absolute():
-            return ""
-        folder = self.path.resolve().parent
-        path = os.path.normpath(folder / node.value)
-        if path not in text or Path(path).exists():
-            return ""
-        return f"; '{node.value}' is relative to the profile's folder, {folder}"
-
-
-def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
+def read_profile(path: Path) -> Profile:
     """Read a profile; raise TandemError with the file, line, key path and fix if it is invalid."""
     try:
-        text = path.read_text()
-        data, root = yaml.load(text, _Loader), yaml.compose(text, _Loader)
+        data = yaml.load(path.read_text(), _Loader)
     except OSError as error:
         raise TandemError(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -300,11 +257,25 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
         raise TandemError(f"{path}{line} isn't YAML: {' '.join(said.split())}") from error
     if data is None:
         raise TandemError(f"{path} is empty; a profile needs name and engines.target")
-    source = ProfileSource(path, root)
+    with errors_of(path):
+        try:
+            return Profile.model_validate(data, context=path.resolve().parent)
+        except ValidationError as error:
+            raise ProfileError(*explain(error)) from error
+
+
+@contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """Convert a ProfileError to a TandemError, one line with file, line, key path and reason."""
     try:
-        return Profile.model_validate(data, context=path.resolve().parent), source
-    except ValidationError as error:
-        raise source.error(*explain(error)) from error
+        yield
+    except ProfileError as error:
+        line, node = _find(yaml.compose(path.read_text(), _Loader), error.key_path)
+        text = str(error) + _base(path, node, str(error))
+        dotted = ".".join(map(str, error.key_path))
+        raise TandemError(
+            f"{path}:{line}: {dotted}: {text}" if dotted else f"{path}:{line}: {text}"
+        ) from error
 
 
 def explain(error: ValidationError) -> tuple[KeyPath, str]:
@@ -323,6 +294,28 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
     text = text.replace("greater than or equal to", "at least")
     text = text.replace("less than or equal to", "at most")
     return key_path, f"{text}; got {first['input']!r}" if text.startswith("must") else text
+
+
+def _find(root: yaml.Node | None, key_path: KeyPath) -> tuple[int, yaml.Node | None]:
+    """Return the line and node of the longest prefix of the key path that the file has."""
+    node, line = root, 1
+    for key in key_path:
+        found = next((n for k, n in _children(node) if k == key), None)
+        if found is None:
+            break
+        node, line = found[1], found[0].start_mark.line + 1
+    return line, node
+
+
+def _base(path: Path, node: yaml.Node | None, text: str) -> str:
+    """Return a note on the folder that a path is relative to, if the error names the path."""
+    if not isinstance(node, yaml.ScalarNode) or Path(node.value).is_absolute():
+        return ""
+    folder = path.resolve().parent
+    whole = os.path.normpath(folder / node.value)
+    if whole not in text or Path(whole).exists():
+        return ""
+    return f"; '{node.value}' is relative to the profile's folder, {folder}"
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:

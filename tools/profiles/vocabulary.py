@@ -24,11 +24,8 @@ from tandem.tools.profiles.profile import DRAFT, TARGET, Profile
 def target_tokenizer(profile: Profile) -> TokenizerFolder:
     """Return the target's tokenizer; reject a target whose checkpoint has a different one."""
     own = profile.engines.target.tokenizer_folder
-    chosen = profile.tokenizer.folder or own
-    if chosen is None:
-        raise ProfileError(("tokenizer", "folder"), "is missing; the target has no tokenizer")
     with located("tokenizer", "folder"):
-        tokenizer = read_tokenizer(chosen)
+        tokenizer = read_tokenizer(profile.tokenizer.folder or own)
     other = _other_tokenizer(own, tokenizer, TARGET)
     if other:
         raise ProfileError(
@@ -70,10 +67,10 @@ def translated(draft: EnginePlan) -> EnginePlan:
 
 
 def _other_tokenizer(
-    folder: Path | None, known: TokenizerFolder, key_path: KeyPath
+    folder: Path, known: TokenizerFolder, key_path: KeyPath
 ) -> TokenizerFolder | None:
     """Return an engine's tokenizer if its vocabulary differs from ``known``, or None."""
-    if folder is None or folder == known.folder or not has_tokenizer(folder):
+    if folder == known.folder or not has_tokenizer(folder):
         return None
     with located(*key_path, "checkpoint"):
         own = read_tokenizer(folder)

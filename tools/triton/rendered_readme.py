@@ -6,7 +6,7 @@ import shlex
 
 from tandem.guides.library import REQUIREMENT
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.triton.launch import launch_of, server_command
+from tandem.tools.triton.launch import launch_command, server_command
 
 EXIT_SECONDS = 30  # how long a stopping Triton waits for requests in flight
 SCRIPT = "serve.sh"  # the Dockerfile runs it
@@ -65,7 +65,7 @@ def serve_script(deployment: Deployment) -> str:
         startup_seconds=deployment.profile.timeouts.startup,
         thread_pool_size=deployment.thread_pool_size,
     )
-    first, *words = launch_of(deployment.profile).command(server, (MORE,))
+    first, *words = launch_command(deployment.profile, server, (MORE,))
     for word in words:  # put each option on its own line
         first += " \\\n    " if word.startswith(("-", MORE, ":")) else " "
         first += f'"{word}"' if HERE in word or word == MORE else shlex.quote(word)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,8 @@ from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.model_parameters import encode
 from tandem.contract.tensor import Tensor
-from tandem.tools.errors import TandemError, copy_failure
+from tandem.tools.errors import TandemError
+from tandem.tools.folders import copy_failure, written
 from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
@@ -31,7 +31,7 @@ ESCAPED_JSON = re.compile(
     r"""(?<=string_value: )"([\[{](?:[^\\"']|\\")*\\"(?:[^\\"']|\\")*)"$""", re.MULTILINE
 )
 HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
-ENTRY_PACKAGES = (
+PACKAGES = (  # subpackages of `tandem` that the models import
     "contract",
     "sampling",
     "lookup",
@@ -39,8 +39,8 @@ ENTRY_PACKAGES = (
     "preprocessing",
     "postprocessing",
     "bls",
+    "engines",
 )
-ENGINE_PACKAGES = ("contract", "sampling", "engines")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -57,9 +57,8 @@ MORE_TEMPLATES = "additional_chat_templates"  # templates for special uses, such
 class Model:
     """A model of the repository, which has its own folder.
 
-    source: the folder in model_repository/ with its model.py; None if the backend needs no
-    model.py. packages: subpackages of `tandem` to copy into the version folder. files: subfolder of
-    the version folder -> the files to copy into it.
+    source: the folder in model_repository/ with its model.py; None if the backend needs no Python.
+    files: subfolder of the version folder -> the files to copy into it.
     """
 
     name: str
@@ -67,7 +66,6 @@ class Model:
     parameters: Mapping[str, str]
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
-    packages: tuple[str, ...]
     max_batch_size: int
     decoupled: bool = False
     instances: int = 1
@@ -108,7 +106,6 @@ def models(deployment: Deployment) -> Iterator[Model]:
         parameters=encode(deployment.tokenizer_settings()),
         inputs=preprocessing.INPUTS,
         outputs=preprocessing.OUTPUTS,
-        packages=("contract", "preprocessing"),
         max_batch_size=size,
         files=tokenizer,
     )
@@ -118,7 +115,6 @@ def models(deployment: Deployment) -> Iterator[Model]:
         parameters=encode(deployment.detokenizer_settings()),
         inputs=postprocessing.INPUTS,
         outputs=postprocessing.OUTPUTS,
-        packages=("contract", "postprocessing", "preprocessing"),
         max_batch_size=size,
         files=tokenizer,
     )
@@ -129,8 +125,8 @@ def models(deployment: Deployment) -> Iterator[Model]:
 def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
     """Write the model repository, and replace an earlier one in the same folder.
 
-    link: create symbolic links to packages, checkpoints and tokenizers instead of copies. Writes a
-    temporary folder, and renames it when it is complete. Raises TandemError.
+    link: create symbolic links to packages, checkpoints and tokenizers instead of copies. Raises
+    TandemError.
     """
     output = Path(os.path.realpath(output))  # don't replace a link to the folder
     try:
@@ -141,17 +137,12 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
             raise TandemError(
                 f"{output} exists and isn't from tandem render; choose a new or empty folder"
             )
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".tandem-") as temporary:
-            fresh = Path(temporary, "repository")
+        with written(output) as fresh:
             for model in models(deployment):
                 _write(model, fresh / model.name, link=link)
             (fresh / MARKER).write_text(f"{deployment.profile.name}\n")
             (fresh / README).write_text(readme(deployment))
             (fresh / SCRIPT).write_text(serve_script(deployment))
-            if output.exists():
-                output.rename(Path(temporary, "old"))
-            fresh.rename(output)
     except OSError as error:
         path, reason = copy_failure(error)
         raise TandemError(
@@ -173,7 +164,6 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
                 parameters=plan.parameters,
                 inputs=_typed(engine.INPUTS if ours else engine.NVIDIA_INPUTS, plan),
                 outputs=_typed(engine.OUTPUTS if ours else engine.NVIDIA_OUTPUTS, plan),
-                packages=ENGINE_PACKAGES if ours else (),
                 max_batch_size=1,
                 decoupled=plan.decoupled,
                 backend=plan.backend,
@@ -190,7 +180,7 @@ def _typed(tensors: Sequence[Tensor], plan: EnginePlan) -> tuple[Tensor, ...]:
 
 
 def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> Iterator[Model]:
-    own = [drafter.file for drafter in deployment.own_drafters]
+    own = [drafter.module for drafter in deployment.profile.drafters]
     files = tokenizer | ({drafter_module.FOLDER: own} if own else {})
     files |= deployment.target.loop_files
     if deployment.draft_tokenizer:
@@ -205,7 +195,6 @@ def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> I
             parameters=encode(deployment.loop_settings() if streams else settings),
             inputs=entry.INPUTS,
             outputs=entry.OUTPUTS,
-            packages=ENTRY_PACKAGES,
             max_batch_size=deployment.profile.max_batch_size,
             decoupled=streams,
             instances=deployment.profile.instances if streams else 1,
@@ -238,15 +227,14 @@ def _write(model: Model, folder: Path, *, link: bool) -> None:
         shutil.copyfile(
             PACKAGE / "model_repository" / model.source / "1" / "model.py", version / "model.py"
         )
-    if model.packages:
         (version / PACKAGE.name).mkdir()
         shutil.copyfile(PACKAGE / "__init__.py", version / PACKAGE.name / "__init__.py")
-    for package in model.packages:
-        source, output = PACKAGE / package, version / PACKAGE.name / package
-        if link:  # so that models find compiled modules
-            output.symlink_to(source.resolve())
-        else:
-            shutil.copytree(source, output, ignore=shutil.ignore_patterns("__pycache__"))
+        for package in PACKAGES:
+            source, output = PACKAGE / package, version / PACKAGE.name / package
+            if link:  # so that models find compiled modules
+                output.symlink_to(source.resolve())
+            else:
+                shutil.copytree(source, output, ignore=shutil.ignore_patterns("__pycache__"))
     for subfolder, files in model.files.items():
         (version / subfolder).mkdir()
         for path in files:

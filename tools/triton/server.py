@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.profile import STARTUP_SECONDS
+from tandem.tools.profiles.profile import STARTUP_SECONDS, Profile
 from tandem.tools.signals import handled_by
 from tandem.tools.triton import pages, supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
-from tandem.tools.triton.launch import PREFIX, SINGLE, Launch, server_command
+from tandem.tools.triton.launch import PREFIX, launch_command, server_command
 from tandem.tools.triton.log import TritonLog
 
 POLL_SECONDS = 0.05
@@ -37,6 +37,7 @@ STOP_SECONDS = 10.0  # then Triton is killed, because an idle gRPC stream can bl
 SUPERVISOR_SECONDS = STOP_SECONDS + 5
 MOST_STARTS = 3
 SECONDS_UNNOTICED = 10.0  # Triton notices within milliseconds that an engine has loaded
+SECONDS_TO_NOTICE = 2.0  # a client may notice Triton's end before the supervisor does
 SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server
 SECONDS_UNTAKEN = 30.0  # Triton accepts responses within milliseconds unless its streams hang
 
@@ -58,7 +59,8 @@ class TritonServer:
 
     repository: folder with the models, in the layout that ``tandem render`` writes.
     thread_pool_size: maximum number of BLS calls in flight per model; others wait. startup_timeout:
-    maximum seconds until all models are loaded. launch: the processes to start. on_progress: called
+    maximum seconds until all models are loaded. profile: the
+    deployment's, if it has TensorRT engines. on_progress: called
     repeatedly with a line of text while the server starts.
 
     Entering the context starts the server and returns when every model is ready. If a model can't
@@ -74,7 +76,7 @@ class TritonServer:
         ports: Ports = ANY_PORTS,
         address: str = LOOPBACK,
         startup_timeout: float = STARTUP_SECONDS,
-        launch: Launch = SINGLE,
+        profile: Profile | None = None,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.repository = repository.resolve()
@@ -83,7 +85,7 @@ class TritonServer:
         self.shm_prefix = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}-"
         self._thread_pool_size = thread_pool_size
         self._startup_timeout = startup_timeout
-        self._launch = launch
+        self._profile = profile
         self._wanted_ports = ports
         self._on_progress = on_progress
         self._supervisor: subprocess.Popen[bytes] | None = None
@@ -188,6 +190,13 @@ class TritonServer:
                     f"gRPC streams hang: Triton hasn't taken a response for {seconds:.0f} s"
                 )
 
+    def check(self) -> None:
+        """Raise TandemError if the server has ended, or ends within a moment."""
+        if self._supervisor is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._supervisor.wait(SECONDS_TO_NOTICE)
+                raise self._ended()
+
     def stop(self, on_wait: Callable[[str], None] = lambda _: None) -> None:
         """Stop the server and its stubs and remove its shared memory, if it is running.
 
@@ -261,7 +270,7 @@ class TritonServer:
             f"--model-load-thread-count={len(self.models)}",
         ]
         listening = [f"--{name}={value}" for name, value in endpoints.items()]
-        return self._launch.command(server, listening, self.shm_prefix)
+        return launch_command(self._profile, server, listening, self.shm_prefix)
 
     def _wait_until_ready(self) -> None:
         began = noticed = time.monotonic()
@@ -302,7 +311,8 @@ class TritonServer:
             return self._failure(f"Triton's supervisor was killed by signal {-status}")
         if status > 128 and not self.log.failure:
             return self._failure(f"Triton was killed by signal {status - 128}")
-        return self._failure(self.log.failure or f"Triton ended: {self.log.last_error}")
+        ended = f"Triton ended with exit status {status}: {self.log.last_error}"
+        return self._failure(self.log.failure or ended)
 
     def _failure(self, reason: str) -> TandemError:
         """Return the error to raise, and keep the log."""

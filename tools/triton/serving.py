@@ -12,10 +12,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.signals import handled_by
 from tandem.tools.triton import repository
-from tandem.tools.triton.launch import prepared_launch
+from tandem.tools.triton.launch import check_launch
 from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer
 
 
@@ -27,7 +28,7 @@ def serving(
 
     A second Ctrl-C while the server stops kills it.
     """
-    launch = prepared_launch(deployment.profile)
+    check_launch(deployment.profile)
     with linked_repository(deployment) as models:
         with status_line("starting Triton") as show:
             server = TritonServer(
@@ -36,12 +37,15 @@ def serving(
                 ports=ports,
                 address=address,
                 startup_timeout=deployment.profile.timeouts.startup,
-                launch=launch,
+                profile=deployment.profile,
                 on_progress=show,
             )
             server.start()
         try:
             yield server
+        except TandemError:
+            server.check()  # if Triton has ended, this is the reason for the client's error
+            raise
         finally:
             try:
                 with status_line("stopping Triton (Ctrl-C kills it)") as show:

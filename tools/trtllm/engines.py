@@ -9,9 +9,9 @@ from typing import Any
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_json
 from tandem.tools.profiles.checks import check_profile
-from tandem.tools.profiles.engines.base import ProfileError
+from tandem.tools.profiles.engines.base import located
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
-from tandem.tools.profiles.profile import Profile, read_profile
+from tandem.tools.profiles.profile import Profile, errors_of, read_profile
 
 LENGTHS = ("max_batch_size", "max_seq_len", "max_num_tokens", "max_draft_len")
 PLUGINS = ("use_paged_context_fmha", "tokens_per_block")
@@ -29,14 +29,13 @@ def engines_to_build(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
     Returns the profile and its TensorRT engines by name. Raises TandemError if the profile itself
     is invalid.
     """
-    profile, source = read_profile(path)
+    profile = read_profile(path)
     engines = trt_engines(profile)
-    try:
+    with errors_of(path):
         for name, engine in engines.items():
-            engine.check_settings(("engines", name))
+            with located("engines", name):
+                engine.check_settings()
         check_profile(profile)
-    except ProfileError as error:
-        raise source.error(error.key_path, str(error)) from error
     return profile, engines
 
 

@@ -11,17 +11,23 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from tandem.bls.settings import LogitsType
+from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import model_parameters
-from tandem.contract.capabilities import Capabilities
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
 from tandem.engines.errors import LoadError
 from tandem.engines.load import KIND
-from tandem.tools.errors import suggestion
-from tandem.tools.profiles.checkpoint import Checkpoint, CheckpointError
+from tandem.tools.errors import TandemError, suggestion
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -40,10 +46,15 @@ class ProfileError(Exception):
 
 @contextmanager
 def located(*key_path: str | int) -> Iterator[None]:
-    """Convert errors of a checkpoint or an engine's settings to a ProfileError at a key path."""
+    """Convert errors of a checkpoint or an engine's settings to a ProfileError at a key path.
+
+    The key path of a ProfileError is relative to this key path.
+    """
     try:
         yield
-    except (CheckpointError, LoadError) as error:
+    except ProfileError as error:
+        raise ProfileError((*key_path, *error.key_path), str(error)) from error
+    except (TandemError, LoadError) as error:
         raise ProfileError(key_path, str(error)) from error
 
 
@@ -59,6 +70,7 @@ def as_tuple(value: Any) -> Any:
 
 
 Folder = Annotated[Path, BeforeValidator(resolve)]
+LoraAdapters = Mapping[Annotated[str, Field(min_length=1)], Folder]
 
 
 class ConfigSection(BaseModel):
@@ -78,36 +90,39 @@ class ConfigSection(BaseModel):
         return given
 
 
-@dataclass(frozen=True)
-class EnginePlan:
-    """The facts about an engine that the rest of a deployment needs.
+class LookupSection(ConfigSection):
+    """Prompt lookup: copy the tokens that followed the same n-gram earlier.
 
-    parameters: parameters of the engine's Triton model. vocab_size: width of the logits, including
-    padding. kv_cache_tokens: size of the KV cache. kv_block_tokens: tokens per block of the KV
-    cache. max_draft_len: the longest draft in tokens that the engine verifies. end_ids: ids of the
-    tokens that end an answer, may be empty; engines get the first one. excludes_input: the engine's
-    output omits the input. logits_dtype: Triton's name of the type. decoupled: clients can stream
-    from the engine. files: subfolder of the version folder -> the files in it. lora_adapters: the
-    names of the LoRA adapters, ordered by their numbers. client_adapters: clients may send their
-    own LoRA adapters. loop_files: like `files`, but for the loop's model.
+    The names are TensorRT-LLM's.
     """
 
-    capabilities: Capabilities
+    prompt_lookup_num_tokens: PositiveInt = LoopSettings.prompt_lookup_num_tokens
+    """Maximum draft tokens per round."""
+    max_matching_ngram_size: PositiveInt = LoopSettings.max_matching_ngram_size
+    """Longest n-gram to search for; shorter n-grams are tried next, down to 1 token."""
+    is_keep_all: bool = LoopSettings.lookup_keeps_all
+    """If the newest is used: skip occurrences that are too recent for a whole draft after them."""
+    is_use_oldest: bool = LoopSettings.lookup_uses_oldest
+    """Copy what follows the n-gram's oldest occurrence; false: its newest occurrence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePlan(EngineSettings):
+    """The facts about an engine that the rest of a deployment needs.
+
+    model, timeout: set only for the loop. parameters: parameters of the engine's Triton model.
+    end_ids: ids of the tokens that end an answer, may be empty; engines get the first one. files:
+    subfolder of the version folder -> the files in it. loop_files: like `files`, but for the loop's
+    model.
+    """
+
+    model: str = ""
+    timeout: float = 0.0
     parameters: Mapping[str, str]
-    vocab_size: int
-    max_seq_len: int
-    kv_cache_tokens: int
-    kv_block_tokens: int
-    max_draft_len: int = 0
     end_ids: tuple[int, ...] = ()
     pad_id: int | None = None
-    excludes_input: bool = True
-    logits_dtype: LogitsType = "FP32"
-    decoupled: bool = False
     backend: str = "python"
     files: Mapping[str, list[Path]] = field(default_factory=dict)
-    lora_adapters: tuple[str, ...] = ()
-    client_adapters: bool = False
     loop_files: Mapping[str, list[Path]] = field(default_factory=dict)
 
 
@@ -119,7 +134,7 @@ class EngineSection(ConfigSection):
 
     @property
     @abstractmethod
-    def tokenizer_folder(self) -> Path | None:
+    def tokenizer_folder(self) -> Path:
         """The folder that may contain the engine's tokenizer: its checkpoint."""
 
     @property
@@ -128,67 +143,39 @@ class EngineSection(ConfigSection):
         """Names of the engine's devices. Engines that share a device slow each other down."""
 
     @abstractmethod
-    def plan(self, key_path: KeyPath) -> EnginePlan:
+    def plan(self) -> EnginePlan:
         """Check the section against the files on disk, and return the engine's plan.
 
-        key_path: the section's key path, for errors. Raises ProfileError.
+        Raises ProfileError, with a key path that is relative to the section.
         """
 
-    def check_weights(self, key_path: KeyPath) -> None:
+    def check_weights(self) -> None:
         """Raise ProfileError if weights are missing. By default, an engine has no weights."""
 
+    def check_target(self, target: EngineSection, *, use_draft_logits: bool) -> None:
+        """Raise ProfileError if this draft engine is incompatible with a target.
 
-class OwnEngineSection(EngineSection):
-    """A profile's section for an engine that Tandem implements."""
-
-    exclude_input_in_output: bool = True
-    """Omit the input from the output in direct calls to the engine."""
-
-    def settings_of(self, kind: type[Settings], **decided: Any) -> Settings:
-        """Return an engine's settings.
-
-        kind: a dataclass. Its fields are copied from the section's fields of the same names, except
-        the fields in ``decided``.
+        The key path is relative to the section `engines`.
         """
-        copied = {field.name for field in fields(kind)} - decided.keys()
-        return kind(**self.model_dump(include=copied), **decided)
-
-    def plan_of(self, kind: str, settings: Any, **facts: Any) -> EnginePlan:
-        """Return the plan of an engine with these settings.
-
-        kind: the module in `engines`. facts: the fields of the plan that aren't settings.
-        """
-        return EnginePlan(
-            parameters={
-                KIND: kind,
-                EXCLUDE_INPUT_IN_OUTPUT: json.dumps(self.exclude_input_in_output),
-                **model_parameters.encode(settings),
-            },
-            excludes_input=self.exclude_input_in_output,
-            max_seq_len=settings.max_seq_len,
-            kv_cache_tokens=settings.kv_cache_tokens,
-            kv_block_tokens=settings.kv_block_tokens,
-            decoupled=self.decoupled,
-            **facts,
-        )
 
 
-def sequence_length(
-    wanted: int | None, checkpoint: Checkpoint, key_path: KeyPath, *, most: int
-) -> int:
-    """Return max_seq_len in tokens.
+def copied_settings(section: EngineSection, kind: type[Settings], **decided: Any) -> Settings:
+    """Return an engine's settings.
 
-    wanted: the profile's value, or None for the checkpoint's maximum, up to ``most``. Raises
-    ProfileError if the checkpoint has fewer positions than ``wanted``.
+    kind: a dataclass. Its fields are copied from the section's fields of the same names, except
+    the fields in ``decided``.
     """
-    reach = checkpoint.max_positions
-    length = wanted or min(reach or most, most)
-    if reach is not None and length > reach:
-        raise ProfileError(
-            (*key_path, "max_seq_len"),
-            f"must be at most {reach}, the positions of {checkpoint.folder}; got {length}",
-        )
-    return length
+    copied = {field.name for field in fields(kind)} - decided.keys()
+    return kind(**section.model_dump(include=copied), **decided)
+
+
+def parameters_of(settings: Any, kind: str, *, excludes_input: bool) -> dict[str, str]:
+    """Return the parameters of an engine that Tandem implements. kind: the module in `engines`."""
+    return {
+        KIND: kind,
+        EXCLUDE_INPUT_IN_OUTPUT: json.dumps(excludes_input),
+        **model_parameters.encode(settings),
+    }
 
 
 def check_kv_cache(tokens: int, max_seq_len: int, *key_path: str | int) -> None:

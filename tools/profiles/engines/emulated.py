@@ -18,11 +18,12 @@ from tandem.tools.profiles.checkpoint import TokenizerFolder, read_tokenizer
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
     EnginePlan,
+    EngineSection,
     Folder,
-    KeyPath,
-    OwnEngineSection,
     ProfileError,
+    copied_settings,
     located,
+    parameters_of,
 )
 
 MAX_SEQ_LEN = 8192
@@ -48,7 +49,7 @@ class LanguageSection(ConfigSection):
     """Mean number of tokens until the end of sequence; 0: never."""
 
 
-class EmulatedDraft(OwnEngineSection):
+class EmulatedDraft(EngineSection):
     """An emulated engine."""
 
     role: ClassVar[Literal["draft", "target"]] = "draft"
@@ -72,6 +73,7 @@ class EmulatedDraft(OwnEngineSection):
     """Tokens in the KV cache (default: 64 whole sequences)."""
     kv_block_tokens: PositiveInt = EmulatedSettings.kv_block_tokens
     """Tokens in a block of the KV cache."""
+    exclude_input_in_output: bool = True
 
     @property
     def tokenizer_folder(self) -> Path:
@@ -82,39 +84,50 @@ class EmulatedDraft(OwnEngineSection):
         """Return a device that no other engine uses."""
         return frozenset({f"emulated {self.role}"})
 
-    def plan(self, key_path: KeyPath) -> EnginePlan:
-        with located(*key_path, "tokenizer"):
+    def plan(self) -> EnginePlan:
+        with located("tokenizer"):
             tokenizer = read_tokenizer(self.tokenizer)
-        settings = self._settings(tokenizer, key_path)
-        return self.plan_of(
-            self.kind,
-            settings,
+        settings = self._settings(tokenizer)
+        return EnginePlan(
             capabilities=capabilities.EMULATED,
+            parameters=parameters_of(
+                settings, self.kind, excludes_input=self.exclude_input_in_output
+            ),
+            excludes_input=self.exclude_input_in_output,
             vocab_size=settings.vocab_size,
+            max_seq_len=settings.max_seq_len,
+            kv_cache_tokens=settings.kv_cache_tokens,
+            kv_block_tokens=settings.kv_block_tokens,
             max_draft_len=settings.max_draft_len,
             end_ids=() if settings.end_id is None else (settings.end_id,),
             pad_id=tokenizer.special_id("pad_token"),
+            decoupled=self.decoupled,
         )
 
-    def _settings(self, tokenizer: TokenizerFolder, key_path: KeyPath) -> EmulatedSettings:
+    def check_target(self, target: EngineSection, *, use_draft_logits: bool) -> None:  # noqa: ARG002
+        """Reject another language: the target would accept no draft."""
+        if isinstance(target, EmulatedTarget) and target.language != self.language:
+            raise ProfileError(("draft", "language"), "must be the same as the target's")
+
+    def _settings(self, tokenizer: TokenizerFolder) -> EmulatedSettings:
         width = self.vocab_size or tokenizer.size
         if width < tokenizer.size:
             raise ProfileError(
-                (*key_path, "vocab_size"),
+                ("vocab_size",),
                 f"must be at least {tokenizer.size}, the tokens of {tokenizer.folder}; got {width}",
             )
         low, high = _words(tokenizer)
-        with located(*key_path):
-            return self.settings_of(
-                EmulatedSettings,
-                role=self.role,
-                vocab_size=width,
-                low_id=low,
-                high_id=high,
-                end_id=tokenizer.special_id("eos_token"),
-                kv_cache_tokens=self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,
-                **self.language.model_dump(),
-            )
+        return copied_settings(
+            self,
+            EmulatedSettings,
+            role=self.role,
+            vocab_size=width,
+            low_id=low,
+            high_id=high,
+            end_id=tokenizer.special_id("eos_token"),
+            kv_cache_tokens=self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,
+            **self.language.model_dump(),
+        )
 
 
 class EmulatedTarget(EmulatedDraft):

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, PositiveInt
 
+from tandem.contract.capabilities import Capabilities
 from tandem.engines import capabilities
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.lora_files import uniform_rank
+from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
     has_tokenizer,
@@ -25,22 +27,12 @@ from tandem.tools.profiles.engines.base import (
     ConfigSection,
     EnginePlan,
     Folder,
-    KeyPath,
+    LookupSection,
     ProfileError,
-    check_kv_cache,
+    copied_settings,
     located,
-    sequence_length,
 )
-from tandem.tools.profiles.engines.lookup import LookupSection
-from tandem.tools.profiles.engines.lora import AdaptedSection
-
-MAX_SEQ_LEN = 8192
-# Fields that aren't simply copied into the settings.
-DECIDED = (
-    *("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens"),
-    *("prompt_lookup", "draft", "speculative_config"),
-)
-SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default
+from tandem.tools.profiles.engines.checkpoint_section import CheckpointSection
 
 
 class InLlmLookupSection(LookupSection):
@@ -61,7 +53,7 @@ class InLlmDraftSection(ConfigSection):
     """Draft tokens per step."""
 
 
-class LlmApiTarget(AdaptedSection):
+class LlmApiTarget(CheckpointSection):
     """A target that runs as a `tensorrt_llm.LLM`.
 
     The engine speculates if one of prompt_lookup, draft and speculative_config is set; at most one
@@ -108,62 +100,46 @@ class LlmApiTarget(AdaptedSection):
     """More arguments of TensorRT-LLM's LLM() (default: none)."""
 
     @property
-    def tokenizer_folder(self) -> Folder:
-        return self.checkpoint
-
-    @property
     def devices(self) -> frozenset[str]:
         """Empty, because there is no draft engine with which the target could share a device."""
         return frozenset()
 
-    def plan(self, key_path: KeyPath) -> EnginePlan:
+    def plan(self) -> EnginePlan:
         ways = [
             name
             for name in ("prompt_lookup", "draft", "speculative_config")
             if getattr(self, name) is not None
         ]
         if len(ways) > 1:
-            raise ProfileError((*key_path, ways[1]), f"set {ways[0]} or {ways[1]}, not both")
-        with located(*key_path, "checkpoint"):
-            checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
+            raise ProfileError((ways[1],), f"set {ways[0]} or {ways[1]}, not both")
         if self.draft:
-            _check_vocabulary(
-                self.checkpoint, self.draft.checkpoint, (*key_path, "draft", "checkpoint")
-            )
-        settings = self._settings(checkpoint, key_path)
-        planned = self.plan_of(
-            self.kind,
-            settings,
-            capabilities=capabilities.LLMAPI_SPECULATIVE
-            if settings.drafts_itself
-            else capabilities.LLMAPI,
-            vocab_size=checkpoint.vocab_size,
-            end_ids=checkpoint.end_ids,
-            pad_id=checkpoint.pad_id,
-        )
-        return self.with_adapters(planned, key_path, partial(uniform_rank, engine="TensorRT-LLM"))
+            with located("draft", "checkpoint"):
+                _check_vocabulary(self.checkpoint, self.draft.checkpoint)
+        return super().plan()
 
-    def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> LlmApiSettings:
-        length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
-        cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
-        check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
-        with located(*key_path):
-            settings = LlmApiSettings(
-                model=self.model or str(self.checkpoint),
-                vocab_size=checkpoint.vocab_size,
-                max_seq_len=length,
-                kv_cache_tokens=cache,
-                speculative_config=self._speculation(),
-                lora_adapters=self.lora_folders,
-                **self.model_dump(exclude={*AdaptedSection.model_fields, *DECIDED}),
-            )
-        if settings.longest_draft >= length - 1:
+    def capabilities_of(self, settings: LlmApiSettings) -> Capabilities:
+        return capabilities.LLMAPI_SPECULATIVE if settings.drafts_itself else capabilities.LLMAPI
+
+    def check_adapter(self, folder: Path) -> None:
+        uniform_rank(folder, "TensorRT-LLM")
+
+    def settings(self, checkpoint: Checkpoint, /, **decided: Any) -> LlmApiSettings:
+        settings = copied_settings(
+            self,
+            LlmApiSettings,
+            model=self.model or str(self.checkpoint),
+            vocab_size=checkpoint.vocab_size,
+            speculative_config=self._speculation(),
+            **decided,
+        )
+        max_seq_len: int = decided["max_seq_len"]
+        if settings.longest_draft >= max_seq_len - 1:
             raise ProfileError(
-                (*key_path, "max_seq_len"),
+                ("max_seq_len",),
                 f"must be more than the longest draft, {settings.longest_draft} tokens; "
-                f"got {length}",
+                f"got {max_seq_len}",
             )
-        return replace(settings, max_seq_len=length - settings.longest_draft)
+        return replace(settings, max_seq_len=max_seq_len - settings.longest_draft)
 
     def _speculation(self) -> Mapping[str, Any] | None:
         """Return TensorRT-LLM's `speculative_config`, converted from `draft` or `prompt_lookup`."""
@@ -182,11 +158,10 @@ class LlmApiTarget(AdaptedSection):
         return self.speculative_config
 
 
-def _check_vocabulary(target: Folder, draft: Folder, key_path: KeyPath) -> None:
-    """Raise ProfileError if the draft model's token ids stand for other tokens."""
-    with located(*key_path):
-        read_checkpoint(draft, with_weights=False)
-        if not (has_tokenizer(target) and has_tokenizer(draft)):
-            return
-        if read_tokenizer(target).ids != read_tokenizer(draft).ids:
-            raise ProfileError(key_path, f"{draft} must have the same vocabulary as {target}")
+def _check_vocabulary(target: Path, draft: Path) -> None:
+    """Raise TandemError if the draft model's token ids stand for other tokens."""
+    read_checkpoint(draft, with_weights=False)
+    if not (has_tokenizer(target) and has_tokenizer(draft)):
+        return
+    if read_tokenizer(target).ids != read_tokenizer(draft).ids:
+        raise TandemError(f"{draft} must have the same vocabulary as {target}")

@@ -16,19 +16,19 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 from tandem.bls.settings import LogitsType
 from tandem.contract.engine import LORA_FILES
 from tandem.engines import capabilities
-from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles.checkpoint import read_checkpoint
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
     EnginePlan,
     EngineSection,
     Folder,
-    KeyPath,
+    LoraAdapters,
     ProfileError,
     as_tuple,
     check_kv_cache,
     located,
 )
-from tandem.tools.profiles.engines.lora import LoraAdapters
 
 BACKEND = "tensorrtllm"
 # trtllm-build's name of a type -> Triton's name
@@ -165,10 +165,10 @@ class TensorRTLLMDraft(EngineSection):
     def devices(self) -> frozenset[str]:
         return frozenset(f"cuda:{number}" for number in self.device_ids)
 
-    def plan(self, key_path: KeyPath) -> EnginePlan:
-        with located(*key_path, "checkpoint"):
+    def plan(self) -> EnginePlan:
+        with located("checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
-        self.check_settings(key_path)
+        self.check_settings()
         return EnginePlan(
             capabilities=capabilities.TENSORRTLLM,
             backend=BACKEND,
@@ -185,17 +185,17 @@ class TensorRTLLMDraft(EngineSection):
             decoupled=self.decoupled,
         )
 
-    def check_settings(self, key_path: KeyPath) -> None:
+    def check_settings(self) -> None:
         """Check the settings without the checkpoint. Raises ProfileError."""
         if self.convert.kv_cache_dtype and not self.convert.qformat:
             raise ProfileError(
-                (*key_path, "convert", "kv_cache_dtype"),
+                ("convert", "kv_cache_dtype"),
                 f"'{self.convert.kv_cache_dtype}' needs the calibration of qformat; set qformat or "
                 "remove kv_cache_dtype",
             )
         given = len(self.device_ids)
         if len(set(self.device_ids)) != given:
-            raise ProfileError((*key_path, "device_ids"), "must list each GPU once")
+            raise ProfileError(("device_ids",), "must list each GPU once")
         if given * self.num_nodes != self.world_size:
             wanted = self.world_size // self.num_nodes
             right = (
@@ -204,29 +204,51 @@ class TensorRTLLMDraft(EngineSection):
                 else f"list {wanted} of them, or change tp_size"
             )
             raise ProfileError(
-                (*key_path, "device_ids"),
+                ("device_ids",),
                 f"must list tp_size {self.tp_size} * pp_size {self.pp_size} / num_nodes "
                 f"{self.num_nodes} GPUs; got {given}; {right}",
             )
         run, build = self.run, self.build
         if not build.use_paged_context_fmha:
             raise ProfileError(
-                (*key_path, "build", "use_paged_context_fmha"),
+                ("build", "use_paged_context_fmha"),
                 "must be true, because KV-block reuse needs it",
             )
         if not run.enable_kv_cache_reuse:
             raise ProfileError(
-                (*key_path, "run", "enable_kv_cache_reuse"),
+                ("run", "enable_kv_cache_reuse"),
                 "must be true; otherwise every round recomputes the whole context",
             )
         cache = "max_tokens_in_paged_kv_cache"
-        check_kv_cache(getattr(run, cache), build.max_seq_len, *key_path, "run", cache)
+        check_kv_cache(getattr(run, cache), build.max_seq_len, "run", cache)
         if not run.enable_chunked_context and build.max_num_tokens < build.max_seq_len - 1:
             raise ProfileError(
-                (*key_path, "run", "enable_chunked_context"),
+                ("run", "enable_chunked_context"),
                 f"must be true if max_num_tokens {build.max_num_tokens} is less than the longest "
                 f"context, {build.max_seq_len - 1} tokens",
             )
+
+    def check_target(self, target: EngineSection, *, use_draft_logits: bool) -> None:
+        if use_draft_logits and not self.build.gather_generation_logits:
+            raise ProfileError(
+                ("draft", "build", "gather_generation_logits"),
+                "must be true, because decoding.use_draft_logits needs the draft's logits",
+            )
+        if not isinstance(target, TensorRTLLMTarget):
+            return
+        # Two engines need orchestrator mode, which spawns all workers on one node. In leader mode
+        # each engine takes every rank, and ranks above 0 never return from the first engine's
+        # constructor.
+        for role, engine in (("target", target), ("draft", self)):
+            if engine.num_nodes > 1:
+                raise ProfileError(
+                    (role, "num_nodes"),
+                    "must be 1 in both engines, because several nodes need leader mode, which "
+                    f"loads one engine; got {engine.num_nodes}; set 1, or use prompt_lookup "
+                    "without engines.draft",
+                )
+        if self.engine_dir == target.engine_dir:
+            raise ProfileError(("draft", "engine_dir"), "must be different from the target's")
 
     def padded(self, vocab_size: int) -> int:
         """Return the width of the logits: vocab_size rounded up to a multiple of tp_size."""
@@ -258,58 +280,58 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
     def max_draft_len(self) -> int:
         return self.build.max_draft_len
 
-    def plan(self, key_path: KeyPath) -> EnginePlan:
+    def plan(self) -> EnginePlan:
         adapters, files = self.lora_adapters or {}, {}
         for number, (name, folder) in enumerate(adapters.items(), 1):
-            with located(*key_path, "lora_adapters", name):
+            with located("lora_adapters", name):
                 _check_adapter(folder)
             files[f"lora-{number}"] = [folder / file for file in LORA_FILES.values()]
         # An engine without the plugin ignores adapters. If the profile has adapters, their numbers
         # would be ids that clients could use, too.
         return replace(
-            super().plan(key_path),
+            super().plan(),
             lora_adapters=tuple(adapters),
             client_adapters=self.build.applies_adapters and not adapters,
             loop_files=files,
         )
 
-    def check_settings(self, key_path: KeyPath) -> None:
+    def check_settings(self) -> None:
         """Check the settings without the checkpoint. Raises ProfileError."""
-        super().check_settings(key_path)
+        super().check_settings()
         build = self.build
         if self.lora_adapters and not build.applies_adapters:
             raise ProfileError(
-                (*key_path, "build", "lora_plugin"),
+                ("build", "lora_plugin"),
                 "must be set to a type, such as auto, because lora_adapters is set",
             )
         if build.max_draft_len and not build.speculative_decoding_mode:
             raise ProfileError(
-                (*key_path, "build", "speculative_decoding_mode"),
+                ("build", "speculative_decoding_mode"),
                 "must be draft_tokens_external if max_draft_len is set; it is "
                 f"{build.max_draft_len}",
             )
         if build.speculative_decoding_mode and not build.max_draft_len:
             raise ProfileError(
-                (*key_path, "build", "max_draft_len"),
+                ("build", "max_draft_len"),
                 "must be at least 1 if speculative_decoding_mode is draft_tokens_external; got 0",
             )
         if build.max_draft_len >= build.max_seq_len - 1:
             raise ProfileError(
-                (*key_path, "build", "max_draft_len"),
+                ("build", "max_draft_len"),
                 f"must be less than max_seq_len {build.max_seq_len}; got {build.max_draft_len}",
             )
 
 
 def _check_adapter(folder: Path) -> None:
-    """Raise CheckpointError if the files in a folder aren't a converted LoRA adapter."""
+    """Raise TandemError if the files in a folder aren't a converted LoRA adapter."""
     for tensor, file in LORA_FILES.items():
         try:
             array = np.load(folder / file, mmap_mode="r")
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"can't read {folder / file}: {error}") from error
+            raise TandemError(f"can't read {folder / file}: {error}") from error
         dtype = {"FP16": "float16", "INT32": "int32"}[tensor.dtype]
         if array.ndim != 3 or len(array) != 1 or array.dtype != dtype:
-            raise CheckpointError(
+            raise TandemError(
                 f"{folder / file} must have shape [1, n, m] and type {dtype}; got "
                 f"{list(array.shape)} and {array.dtype}; convert with --storage-type float16"
             )

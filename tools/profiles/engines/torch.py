@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from tandem.contract.capabilities import Capabilities
 from tandem.engines import capabilities
 from tandem.engines.torch.settings import TorchSettings
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
     checkpoint_files,
-    read_checkpoint,
     read_config,
     require_weights,
 )
 from tandem.tools.profiles.engines.base import (
     EnginePlan,
     Folder,
-    KeyPath,
     ProfileError,
-    check_kv_cache,
+    copied_settings,
     located,
-    sequence_length,
 )
-from tandem.tools.profiles.engines.lora import AdaptedSection
+from tandem.tools.profiles.engines.checkpoint_section import SEQUENCES_CACHED, CheckpointSection
 
 CHECKPOINT = "checkpoint"  # folder next to model.py
-SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default, if they fit into KV_BYTES
-KV_BYTES = 2**30
-MAX_SEQ_LEN = 4096
+KV_BYTES = 2**30  # of the KV cache by default, unless one whole sequence needs more
 CAUSAL = ("ForCausalLM", "LMHeadModel")  # suffixes of transformers' decoder classes
 ATTENTION = {"full_attention", "sliding_attention"}
 RECURRENT = {"mamba", "mamba2", "falcon_mamba", "rwkv"}
 
 
-class TorchDraft(AdaptedSection):
+class TorchDraft(CheckpointSection):
     """A torch engine, which runs a Hugging Face checkpoint on PyTorch."""
+
+    longest = 4096
 
     kind: Literal["torch"] = "torch"
     checkpoint: Folder
@@ -65,58 +63,41 @@ class TorchDraft(AdaptedSection):
     """Maximum share of a GPU's memory in use after loading, including other processes."""
 
     @property
-    def tokenizer_folder(self) -> Path:
-        return self.checkpoint
-
-    @property
     def devices(self) -> frozenset[str]:
         """The devices that the engine may use. `device: auto` selects the CPU or the first GPU."""
         either = {"auto": {"cpu", "cuda:0"}, "cuda": {"cuda:0"}}
         return frozenset(either.get(self.device, {self.device}))
 
-    def plan(self, key_path: KeyPath) -> EnginePlan:
-        with located(*key_path, "checkpoint"):
-            checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
+    def capabilities_of(self, settings: TorchSettings) -> Capabilities:  # noqa: ARG002
+        return capabilities.TORCH
+
+    def default_kv_cache(self, checkpoint: Checkpoint, max_seq_len: int) -> int:
+        affordable = KV_BYTES // max(checkpoint.kv_bytes_per_token, 1)
+        return max(max_seq_len, min(SEQUENCES_CACHED * max_seq_len, affordable))
+
+    def plan(self) -> EnginePlan:
+        with located("checkpoint"):
             fault = _why_unsupported(read_config(self.checkpoint))
         if fault:
-            raise ProfileError((*key_path, "checkpoint"), f"{self.checkpoint}: {fault}")
-        settings = self._settings(checkpoint, key_path)
-        planned = self.plan_of(
-            self.kind,
-            settings,
-            capabilities=capabilities.TORCH,
-            vocab_size=checkpoint.vocab_size,
-            max_draft_len=settings.max_draft_len,
-            end_ids=checkpoint.end_ids,
-            pad_id=checkpoint.pad_id,
-            files={CHECKPOINT: checkpoint_files(checkpoint.folder)},
+            raise ProfileError(("checkpoint",), f"{self.checkpoint}: {fault}")
+        planned = super().plan()
+        return replace(
+            planned, files={CHECKPOINT: checkpoint_files(self.checkpoint), **planned.files}
         )
-        return self.with_adapters(planned, key_path)
 
-    def check_weights(self, key_path: KeyPath) -> None:
-        with located(*key_path, "checkpoint"):
+    def check_weights(self) -> None:
+        with located("checkpoint"):
             require_weights(self.checkpoint)
 
-    def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> TorchSettings:
-        length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
+    def settings(self, _: Checkpoint, /, **decided: Any) -> TorchSettings:
+        max_seq_len: int = decided["max_seq_len"]
         longest_draft = getattr(self, "max_draft_len", 0)  # only a target has it
-        if longest_draft >= length - 1:
+        if longest_draft >= max_seq_len - 1:
             raise ProfileError(
-                (*key_path, "max_draft_len"),
-                f"must be less than max_seq_len {length}; got {longest_draft}",
+                ("max_draft_len",),
+                f"must be less than max_seq_len {max_seq_len}; got {longest_draft}",
             )
-        affordable = KV_BYTES // max(checkpoint.kv_bytes_per_token, 1)
-        default = max(length, min(SEQUENCES_CACHED * length, affordable))
-        cache = self.kv_cache_tokens or default
-        check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
-        with located(*key_path):
-            return self.settings_of(
-                TorchSettings,
-                checkpoint=CHECKPOINT,
-                max_seq_len=length,
-                kv_cache_tokens=cache,
-                lora_adapters=self.lora_folders,
-            )
+        return copied_settings(self, TorchSettings, checkpoint=CHECKPOINT, **decided)
 
 
 class TorchTarget(TorchDraft):

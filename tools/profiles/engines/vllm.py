@@ -8,24 +8,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, NonNegativeInt, PositiveInt, ValidationInfo
 
+from tandem.contract.capabilities import Capabilities
 from tandem.engines import capabilities
 from tandem.engines.vllm.lora import max_rank
 from tandem.engines.vllm.settings import VllmSettings
-from tandem.tools.profiles.checkpoint import read_checkpoint
+from tandem.tools.profiles.checkpoint import Checkpoint
 from tandem.tools.profiles.engines.base import (
-    EnginePlan,
-    Folder,
-    KeyPath,
+    EngineSection,
+    ProfileError,
     as_tuple,
-    check_kv_cache,
-    located,
+    copied_settings,
     resolve,
-    sequence_length,
 )
-from tandem.tools.profiles.engines.lora import AdaptedSection
-
-MAX_SEQ_LEN = 8192
-SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default
+from tandem.tools.profiles.engines.checkpoint_section import CheckpointSection
 
 
 def _executable(value: Any, info: ValidationInfo) -> Any:
@@ -33,7 +28,7 @@ def _executable(value: Any, info: ValidationInfo) -> Any:
     return str(resolve(value, info)) if isinstance(value, str) and "/" in value else value
 
 
-class VllmDraft(AdaptedSection):
+class VllmDraft(CheckpointSection):
     """An engine in its own vLLM process.
 
     checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes. model: what vLLM
@@ -47,16 +42,13 @@ class VllmDraft(AdaptedSection):
     """
 
     kind: Literal["vllm"]
-    checkpoint: Folder
     model: str | None = None
     python: Annotated[str, BeforeValidator(_executable)] = VllmSettings.python
     device_ids: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(as_tuple)] = ()
     tensor_parallel_size: PositiveInt = VllmSettings.tensor_parallel_size
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = VllmSettings.dtype
-    max_seq_len: PositiveInt | None = None
     max_batch_size: PositiveInt = VllmSettings.max_batch_size
     max_batch_tokens: PositiveInt = VllmSettings.max_batch_tokens
-    kv_cache_tokens: PositiveInt | None = None
     kv_block_tokens: Literal[16, 32, 64, 128] = 32
     gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = VllmSettings.gpu_memory_fraction
     enforce_eager: bool = VllmSettings.enforce_eager
@@ -65,42 +57,37 @@ class VllmDraft(AdaptedSection):
     arguments: Mapping[str, JsonValue] | None = None
 
     @property
-    def tokenizer_folder(self) -> Path:
-        return self.checkpoint
-
-    @property
     def devices(self) -> frozenset[str]:
         used = self.device_ids or range(self.tensor_parallel_size)
         on_gpu = {f"cuda:{index}" for index in used}
         return frozenset(on_gpu if self.device_ids else on_gpu | {"cpu"})
 
-    def plan(self, key_path: KeyPath) -> EnginePlan:
-        with located(*key_path, "checkpoint"):
-            checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
-        length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
-        cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
-        check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
-        with located(*key_path):
-            settings = self.settings_of(
-                VllmSettings,
-                model=self.model or str(self.checkpoint),
-                vocab_size=checkpoint.vocab_size,
-                max_seq_len=length,
-                kv_cache_tokens=cache,
-                lora_adapters=self.lora_folders,
+    def capabilities_of(self, settings: VllmSettings) -> Capabilities:
+        return capabilities.VLLM_SPECULATIVE if settings.drafts_itself else capabilities.VLLM
+
+    def check_adapter(self, folder: Path) -> None:
+        max_rank(folder)
+
+    def check_target(self, target: EngineSection, *, use_draft_logits: bool) -> None:  # noqa: ARG002
+        """Reject two engines that together request more than the memory of a GPU."""
+        if not (isinstance(target, VllmDraft) and target.devices & self.devices):
+            return
+        total = round(target.gpu_memory_fraction + self.gpu_memory_fraction, 6)
+        if total > 1:
+            raise ProfileError(
+                ("draft", "gpu_memory_fraction"),
+                f"with engines.target's, must be at most 1 on a shared GPU; got {total:g}; set "
+                "both, for example 0.8 and 0.15",
             )
-        planned = self.plan_of(
-            self.kind,
-            settings,
-            capabilities=capabilities.VLLM_SPECULATIVE
-            if settings.drafts_itself
-            else capabilities.VLLM,
+
+    def settings(self, checkpoint: Checkpoint, /, **decided: Any) -> VllmSettings:
+        return copied_settings(
+            self,
+            VllmSettings,
+            model=self.model or str(self.checkpoint),
             vocab_size=checkpoint.vocab_size,
-            max_draft_len=0 if settings.drafts_itself else settings.max_draft_len,
-            end_ids=checkpoint.end_ids,
-            pad_id=checkpoint.pad_id,
+            **decided,
         )
-        return self.with_adapters(planned, key_path, max_rank)
 
 
 class VllmTarget(VllmDraft):
