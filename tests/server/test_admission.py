@@ -113,18 +113,6 @@ def tokenizer_inputs(text):
     return [query, length]
 
 
-def test_requests_that_are_too_large_are_rejected(emulated):
-    words = client.InferInput("stop_words", [1, 1_000_000], "BYTES")
-    words.set_data_from_numpy(np.full((1, 1_000_000), b"abc", object))
-    made = [tensor("text_input", "x"), tensor("max_tokens", 4), words]
-    expected = "input 'stop_words' has 1000000 words per prompt; the limit is 1024"
-    assert error_of(emulated, made) == expected
-    line = refusal(emulated, "bls", "x", max_tokens=7000, return_generation_logits=True)
-    assert line.startswith("input 'return_generation_logits'")
-    line = refusal(emulated, "bls", "x" * 200_000, max_tokens=4)
-    assert line.startswith("input 'text_input' has ")
-
-
 @pytest.mark.heavy
 def test_huge_texts_and_a_hanging_tokenizer_do_not_disturb_running_streams(emulated):
     asked = {"max_tokens": 400}

@@ -13,7 +13,7 @@ from pathlib import Path
 import entries
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
+from crowd import Crowd, ask
 from live_triton import eventually, leftovers
 from metrics import computed, computed_so_far, idle, settle
 from tritonclient.utils import InferenceServerException
@@ -108,15 +108,6 @@ def test_engines_stop_when_the_client_leaves(server, leave: Callable):
     assert computed(server) - before < LONG / 2
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("drafter", ["draft_model", "none"])
-def test_engines_stop_when_the_client_leaves_with_any_drafter(server, drafter):
-    before = computed(server)
-    cancel_a_stream(server, drafter=drafter)
-    settle(server)
-    assert computed(server) - before < LONG / 2
-
-
 def test_a_stop_ends_all_requests_with_its_id(server):
     request_id = str(uuid.uuid4())
     with asked(server, request_id) as (chunks, _), asked(server, request_id) as (others, stop):
@@ -145,18 +136,6 @@ def test_a_request_ends_with_a_one_line_error_at_its_timeout(server):
     ):
         connection.infer("bls", entries.inputs(PROMPT, **VALUES), timeout=300_000)
     assert eventually(lambda: idle(server))
-
-
-@pytest.mark.heavy
-def test_clients_that_leave_do_not_affect_other_requests(server):
-    prompts = prompts_of(4)
-    expected = controls(server, prompts, max_tokens=100)
-    with Crowd(server, 4) as crowd:
-        streams = crowd.ask(prompts, max_tokens=100, **AHEAD)
-        crowd.wait_until_all_talk()
-        for leave in LEAVE:
-            leave(server, **AHEAD)
-        assert wrong(answers_of(streams), expected) == []
 
 
 @pytest.mark.heavy

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from entries import OUTPUTS, ask, ask_one, stream
+from entries import OUTPUTS, ask, ask_one, said, stream
 from metrics import Change
 from scale import first_of
 
@@ -36,8 +36,8 @@ def statistics_of(answer):
 
 
 def rate(answers) -> float:
-    drafted = sum(answer.number(entry.TOTAL_DRAFT_TOKENS) for answer in answers)
-    return sum(answer.number(entry.TOTAL_ACCEPTED_DRAFT_TOKENS) for answer in answers) / drafted
+    drafted = sum(answer.draft_tokens for answer in answers)
+    return sum(answer.accepted_tokens for answer in answers) / drafted
 
 
 def acceptance(draft_len: int) -> float:
@@ -48,15 +48,15 @@ def acceptance(draft_len: int) -> float:
 @pytest.mark.parametrize("draft_len", first_of(4, 10))
 def test_greedy_output_equals_the_baseline_and_alpha_sets_acceptance(emulated, baseline, draft_len):
     answers = ask(emulated, "bls", PROMPTS, num_draft_tokens=draft_len, **GREEDY)
-    assert [(a.ids, a.text) for a in answers] == [(a.ids, a.text) for a in baseline]
-    emitted = sum(len(a.ids) for a in answers) / sum(a.number("num_rounds") for a in answers)
+    assert said(answers) == said(baseline)
+    emitted = sum(len(a.ids) for a in answers) / sum(a.rounds for a in answers)
     assert emitted == pytest.approx(sum(ALPHA**n for n in range(draft_len + 1)), rel=0.1)
 
 
 def test_sampled_output_equals_the_baseline_and_alpha_sets_acceptance(emulated):
     expected = ask(emulated, "ensemble", PROMPTS, **SAMPLED)
     answers = ask(emulated, "bls", PROMPTS, num_draft_tokens=4, **SAMPLED)
-    assert [a.ids for a in answers] == [a.ids for a in expected]
+    assert said(answers) == said(expected)
     assert rate(answers) == pytest.approx(acceptance(4), rel=0.1)
     by_logits = ask(emulated, "bls", PROMPTS, num_draft_tokens=4, use_draft_logits=True, **SAMPLED)
     assert rate(by_logits) == pytest.approx(acceptance(4), rel=0.1)
@@ -72,7 +72,7 @@ def test_drafting_ahead_does_not_change_the_output(emulated, drafter, sampling):
     expected = ask(emulated, "ensemble", PROMPTS, **values)
     values |= {"draft_ahead": "true", "drafter": drafter, "outputs": WITH_STATISTICS}
     answers = ask(emulated, "bls", PROMPTS, **values)
-    assert [a.ids for a in answers] == [a.ids for a in expected]
+    assert said(answers) == said(expected)
     all_statistics = [statistics_of(answer) for answer in answers]
     assert all(statistics["draft_ahead"]["num_calls"] for statistics in all_statistics)
     assert sum(statistics["num_drafter_failures"] for statistics in all_statistics) == 0

@@ -1,8 +1,10 @@
 """Models die, fail, hang or are slow, but requests fail only if the target fails."""
 
 import os
+import queue
 import resource
 import signal
+import threading
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as client
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
-from entries import ask_one, inputs, streaming
+from entries import OUTPUTS, ask_one, chunks_from, inputs, joined, streaming
 from live_triton import eventually
 from metrics import Change, computed, idle, settle, total
 from scale import first_of
@@ -26,13 +28,6 @@ STEP_MS = {"target": 5.0}
 @pytest.fixture(scope="module")
 def server(fallible):
     with fallible(timeouts=TIMEOUTS, step_ms=STEP_MS) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def impatient(fallible):
-    """A server whose draft timeout (0.3 s) is shorter than the delay of late answers (0.6 s)."""
-    with fallible(timeouts={"draft": 0.3, "drafter_pause": 0.1, "request": 3.0}) as running:
         yield running
 
 
@@ -166,26 +161,11 @@ def test_answers_continue_while_the_draft_engine_hangs(healthy, long_answers):
 
 
 @pytest.mark.heavy
-def test_a_slow_draft_engine_delays_the_loop_only_once(impatient):
-    [expected] = controls(impatient, ["x = 1"])
-    with impatient.faults.of("draft", "late"):
-        assert eventually(lambda: not drafts(impatient))
-        settle(impatient)
-        failures = total(impatient, "tandem_drafter_failures_total")
-        for _ in range(8):
-            assert ask(impatient, "x = 1").said == expected
-        settle(impatient)
-        assert total(impatient, "tandem_drafter_failures_total") == failures
-    assert eventually(lambda: drafts(impatient))
-
-
-@pytest.mark.heavy
-def test_a_request_fails_with_a_one_line_error_at_the_profiles_timeout(impatient):
-    with impatient.faults.of("target", "late"):
-        answer = ask(impatient, "x = 1", max_tokens=LONG)
-    line = "the request exceeded its timeout of 3 s"
-    assert answer.error == f"deadline_exceeded: {line}"
-    assert eventually(lambda: idle(impatient))
+def test_a_request_fails_with_a_one_line_error_at_the_profiles_timeout(fallible):
+    with fallible(timeouts={"request": 1.0}) as server, server.faults.of("target", "late"):
+        answer = ask(server, "x = 1", max_tokens=LONG)
+        assert answer.error == "deadline_exceeded: the request exceeded its timeout of 1 s"
+        assert eventually(lambda: idle(server))
 
 
 def test_a_single_target_failure_fails_only_one_request(healthy, long_answers):
@@ -347,3 +327,28 @@ def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(fallibl
                     next(chunks)
                 assert eventually(lambda: idle(server))
             assert total(server, "tandem_abandoned_calls") == 0
+
+
+@pytest.mark.heavy
+def test_a_client_that_does_not_read_does_not_delay_others(healthy, long_answers):
+    length = 450
+    [expected] = controls(healthy, PROMPTS[:1], max_tokens=length)
+    reads, arrived = threading.Event(), queue.Queue()
+
+    def take(result, error):
+        reads.wait(120)
+        arrived.put((result, error))
+
+    with client.InferenceServerClient(healthy.grpc_url) as connection, Crowd(healthy, 8) as crowd:
+        connection.start_stream(take)
+        connection.async_stream_infer(
+            "bls_stream",
+            inputs(PROMPTS[0], max_tokens=length, end_id=-1, stream=True),
+            outputs=[client.InferRequestedOutput(name) for name in OUTPUTS],
+            enable_empty_final_response=True,
+        )
+        assert wrong(answers_of(crowd.ask(PROMPTS, max_tokens=LONG)), long_answers) == []
+        assert eventually(lambda: idle(healthy))  # the slow client's decoding has ended too
+        assert arrived.empty()
+        reads.set()
+        assert joined(list(chunks_from(arrived))).said == expected

@@ -77,11 +77,6 @@ def computed(server, model="target", at_least=0):
     raise AssertionError("the engine never comes to rest")
 
 
-def until(condition):
-    """Wait for a condition on metrics. They are published shortly after an answer."""
-    assert eventually(condition)
-
-
 class Change:
     """The growth of the loop's metrics since this object was created.
 
@@ -95,7 +90,9 @@ class Change:
 
     def until_ended(self, sequences):
         """Wait until this number of new sequences with tokens is counted."""
-        until(lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences)
+        assert eventually(
+            lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences
+        )
         self._after = scrape(self._server)
 
     def of(self, name, **labels):
