@@ -18,9 +18,8 @@ from torch.nn import functional
 
 from tandem.demo.checkpoint import load_checkpoint, new_model, save_checkpoint
 from tandem.demo.optimizer import Optimizer, rate_share
-from tandem.demo.progress import JobProgress
 from tandem.demo.tokens import STATE, Ids, batch, load_corpus
-from tandem.demo.train import hidden_states, load_state, save_state, slices
+from tandem.demo.train import JobProgress, hidden_states, load_state, save_state, slices
 from tandem.demo.workers import Workers, compile_for_gpu, device
 
 LENGTH, CONTEXT = 256, 32

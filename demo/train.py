@@ -10,16 +10,38 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.nn import functional
 
 from tandem.demo.checkpoint import new_model, save_checkpoint
 from tandem.demo.optimizer import Optimizer, rate_share
-from tandem.demo.progress import JobProgress
 from tandem.demo.tokens import STATE, Ids, batch, load_corpus
 from tandem.demo.workers import Workers, device
 
 NOTE_EVERY, SAVE_EVERY = 10, 500
 LOSS_ROWS = {"cpu": 1024, "cuda": 65_536}  # positions per slice; the logits fit a CPU's caches
+
+
+class JobProgress(Progress):
+    """A bar for `total` steps, of which an earlier run completed `done`."""
+
+    def __init__(self, title: str, total: int, done: int) -> None:
+        super().__init__(
+            TextColumn(title),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        self.task = self.add_task("", total=total, completed=done)
+
+    def stepped(self, note: str = "") -> None:
+        """Advance the bar by one step, and show `note` next to it."""
+        self.update(self.task, advance=1, description=note)
+
+    def milestone(self, line: str) -> None:
+        """Print a permanent line, with the seconds since this run began."""
+        self.console.print(f"{line} ({self.tasks[0].elapsed or 0:.0f} s)")
 
 
 def window(step: int, steps: int) -> int:

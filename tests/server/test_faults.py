@@ -8,14 +8,14 @@ import threading
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import wraps
-from pathlib import Path
 
 import pytest
 import tritonclient.grpc as client
+from benchmarks.soak.processes import process_of
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from entries import OUTPUTS, ask_one, chunks_from, inputs, joined, streaming
 from live_triton import eventually
-from metrics import Change, computed, idle, settle, total
+from metrics import computed, idle, settle, total
 from scale import first_of
 from tritonclient.utils import InferenceServerException
 
@@ -45,28 +45,6 @@ def healthy(server):
 
 def drafts(server):
     return ask(server, "x = 1", max_tokens=8).draft_tokens > 0
-
-
-def process_of(server, model):
-    """Return the process id of a model."""
-    for pid in server.processes:
-        if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
-            return pid
-    raise AssertionError(f"no process of {model}")
-
-
-@contextmanager
-def stopped(pid):
-    """Pause a process within the context, so that it doesn't even answer a `stop`."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def threads_of_the_loop(server):
-    return len(os.listdir(f"/proc/{process_of(server, 'bls_stream')}/task"))
 
 
 def assert_one_line(error, *words):
@@ -192,48 +170,10 @@ def test_a_request_lost_by_the_target_ends_at_the_engine_timeout(healthy, long_a
         assert answer.error or answer.said == expected
 
 
-@pytest.mark.heavy
-def test_the_server_recovers_after_the_target_hangs(healthy, long_answers):
-    settle(healthy)
-    lost = total(healthy, "tandem_abandoned_calls")
-    with Crowd(healthy, 8) as crowd:
-        with healthy.faults.of("target", "hold"):
-            for answer in answers_of(crowd.ask(PROMPTS, max_tokens=LONG)):
-                assert_one_line(answer.error, "model_timeout: model 'target' failed: no response")
-        answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
-    assert wrong(answers, long_answers) == []
-    assert eventually(
-        lambda: total(healthy, "tandem_abandoned_calls") == lost
-    )  # the calls' threads are free again
-
-
-def test_a_request_without_tokens_records_no_time_to_first_token(healthy):
-    change = Change(healthy)
-    with healthy.faults.of("target", "raise"):
-        assert_one_line(ask(healthy, "x = 1", max_tokens=8).error, "model 'target' failed")
-    answer = ask(healthy, "x = 1", max_tokens=8)  # counted after the failed request
-    change.until_ended(1)
-    assert change.of("tandem_time_to_first_token_seconds_count") == 1
-    assert change.of("tandem_rounds_total") == answer.rounds
-
-
 def test_a_timed_out_request_frees_its_slot_while_the_target_hangs(healthy):
     with healthy.faults.of("target", "hold"):
         assert "exceeded its timeout of 0.5 s" in ask(healthy, "x = 1", timeout=500_000).error
         assert eventually(lambda: idle(healthy))
-
-
-@pytest.mark.heavy
-@retry_if_triton_dies
-def test_abandoned_calls_of_a_hanging_engine_do_not_accumulate_threads(fallible):
-    with fallible(timeouts=TIMEOUTS) as server, Crowd(server, 12) as crowd:
-        before = threads_of_the_loop(server)
-        with stopped(process_of(server, "target")):
-            for answer in answers_of_living(crowd.ask(["x = 1"] * 12, timeout=500_000)):
-                assert "exceeded its timeout of 0.5 s" in answer.error
-            assert eventually(lambda: idle(server))
-            spare = 4
-            assert threads_of_the_loop(server) <= before + 12 + spare  # 12 calls were abandoned
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
@@ -279,17 +219,6 @@ def test_clients_that_leave_during_long_steps_are_not_counted_as_faults(fallible
         [answer] = answers_of([other])
         assert (answer.error, len(answer.ids)) == ("", 24)
         assert eventually(lambda: idle(server))
-
-
-@pytest.mark.heavy
-def test_the_tokenizer_call_of_a_cancelled_request_is_abandoned(healthy):
-    def abandoned():
-        return total(healthy, "tandem_abandoned_calls", engine="preprocessing")
-
-    with healthy.faults.of("preprocessing", "hold"):
-        assert "exceeded its timeout of 0.1 s" in ask(healthy, "x", timeout=100_000).error
-        assert eventually(lambda: abandoned() == 1)
-    assert eventually(lambda: abandoned() == 0)  # the thread of the call is free again
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Metrics add up over all requests and entries, and show that no token is computed twice."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,8 +7,6 @@ from entries import OUTPUTS, ask, ask_one, stream, streaming
 from live_triton import eventually, memory_bytes
 from metrics import PARTS, Change, computed, scrape, settle, total
 from scale import first_of
-
-from tandem.contract import entry
 
 HISTOGRAMS = (
     "tandem_time_to_first_token_seconds",
@@ -75,20 +72,6 @@ def test_parts_of_a_round_add_up_to_the_whole_round(crowd):
     assert min(parts.values()) > 0
 
 
-def test_parts_of_a_round_are_engine_time_and_overhead(server, change):
-    milestones = (entry.FIRST_SCHEDULED_TIME_NS, entry.LAST_TOKEN_TIME_NS)
-    wanted = (*OUTPUTS, *milestones, entry.SPEC_DECODE_STATISTICS)
-    values = {"max_tokens": 24, "end_id": -1, "return_perf_metrics": True}
-    answer = ask_one(server, "bls", "def part(", outputs=wanted, **values)
-    change.until_ended(1)
-    start, end = (int(answer.number(name)) for name in milestones)
-    statistics = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])
-    parts = change.parts(drafter="draft_model")
-    assert sum(parts.values()) == pytest.approx((end - start) / 1e9)
-    assert parts["draft"] == pytest.approx(statistics["draft_seconds"])
-    assert parts["target"] == pytest.approx(statistics["target_seconds"])
-
-
 def test_cancelled_requests_are_counted(server, change):
     with streaming(server, "def leave(", max_tokens=3600, end_id=-1) as chunks:
         next(chunks)
@@ -97,14 +80,6 @@ def test_cancelled_requests_are_counted(server, change):
     rounds, tokens = (change.of(f"tandem_{name}_total") for name in ("rounds", "output_tokens"))
     assert 0 < rounds <= tokens < 3600
     assert sum(change.parts().values()) > 0
-
-
-def test_accepted_tokens_by_position_add_up(server, change):
-    answer = ask_one(server, "bls", "def main():", max_tokens=24)
-    change.until_ended(1)
-    name = "spec_decode_num_accepted_tokens_per_pos_total"
-    assert change.of(name) == answer.accepted_tokens > 0
-    assert change.of(name, position="0") >= change.of(name, position="1")
 
 
 def test_every_drafter_and_engine_has_metrics_from_the_start(server, embedded):
