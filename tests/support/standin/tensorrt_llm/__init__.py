@@ -184,11 +184,6 @@ class LLM:
         *,  # the real method also accepts these by position
         lora_request: Any = None,
         streaming: bool = False,
-        kv_cache_retention_config: Any = None,
-        disaggregated_params: Any = None,
-        trace_headers: Any = None,
-        scheduling_params: Any = None,
-        cache_salt: str | None = None,
     ) -> RequestOutput:
         if self.is_shut:
             raise RuntimeError("LLM is shutting down")
