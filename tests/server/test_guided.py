@@ -116,6 +116,7 @@ OTHERS = [
     ("choice", json.dumps(CHOICES)),
     ("choice", '["only this"]'),
     ("lark_grammar", GRAMMAR),
+    ("ebnf_grammar", 'root ::= "x" ("y" | "z")'),
 ]
 
 
@@ -127,6 +128,8 @@ def fits(kind, guide, text):
         return bool(re.fullmatch(guide, text))
     if kind == "choice":
         return text in json.loads(guide)
+    if kind == "ebnf_grammar":
+        return text in {"xy", "xz"}
     return bool(lark.Lark(guide.replace("number", "NUMBER")).parse(text))
 
 
