@@ -21,7 +21,7 @@ from benchmarks.soak.growth import threads_at_rest
 from benchmarks.soak.processes import sample
 from crowd import Crowd, ask, controls, prompts_of
 from entries import tensor
-from hostile import REQUESTS, RIGHT, raw, raw_strings, rpcs
+from hostile import INNER, REQUESTS, inner_rpcs, raw, raw_strings
 from hostile_guides import CRASHING, ENDLESS, ODD, TOO_LONG, large
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -199,12 +199,12 @@ def test_hostile_requests_get_answers_or_one_line_errors(server, wire, unharmed,
     assert judge.codes["OK"] > judge.codes.total() / 20
 
 
-@pytest.mark.parametrize("model", RIGHT)
+@pytest.mark.parametrize("model", INNER)
 @pytest.mark.parametrize("volleys", first_of(3, 10))
 def test_hostile_requests_to_inner_models_get_answers_or_one_line_errors(
     server, wire, unharmed, model, volleys
 ):
-    judge = attack(server, wire, rpcs(model), volleys)
+    judge = attack(server, wire, inner_rpcs(model), volleys)
     assert not judge.faults, judge.report()
 
 

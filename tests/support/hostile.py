@@ -182,45 +182,15 @@ def guided(guide: Sequence[bytes], batch: int) -> dict[str, tuple]:
     }
 
 
-# Valid requests to each model: by input, the data type, the shape of a row, and its values.
-RIGHT = {
-    "draft": {
-        "input_ids": ("INT32", [3], [5, 6, 7]),
-        "input_lengths": ("INT32", [1], [3]),
-        "request_output_len": ("INT32", [1], [2]),
-    },
-    "preprocessing": {
-        "QUERY": ("BYTES", [1], [b"def"]),
-        "REQUEST_OUTPUT_LEN": ("INT32", [1], [4]),
-    },
-    "postprocessing": {
-        "TOKENS_BATCH": ("INT32", [1, 3], [5, 6, 7]),
-        "SEQUENCE_LENGTH": ("INT32", [1], [3]),
-    },
-}
-RIGHT["target"] = RIGHT["draft"]
-PROMPT = {"text_input": ("BYTES", [1], [b"def f(x):"]), "max_tokens": ("INT32", [1], [4])}
-INPUTS = {
-    "draft": engine.INPUTS,
-    "target": engine.INPUTS,
-    "preprocessing": preprocessing.INPUTS,
-    "postprocessing": postprocessing.INPUTS,
-}
-
-
 @st.composite
-def tensors(draw: Any, model: str | None = None) -> list:
-    """Draw the inputs of a valid request, with up to three errors.
-
-    model: an inner model (one that the entries call); default any entry.
-    """
+def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
+    """Draw the inputs of a request: a prompt and a length, with up to three errors."""
     batch = draw(st.sampled_from([1, 1, 1, 1, 1, 1, 2, 3, 33]))
-    known = INPUTS[model] if model else entry.INPUTS
     made = {
-        name: (datatype, [batch, *shape], raw(datatype, values * batch))
-        for name, (datatype, shape, values) in (RIGHT[model] if model else PROMPT).items()
+        "text_input": ("BYTES", [batch, 1], raw_strings([b"def f(x):"] * batch)),
+        "max_tokens": ("INT32", [batch, 1], raw("INT32", [4] * batch)),
     }
-    if not model and draw(st.integers(0, 5)) == 5:
+    if draw(st.integers(0, 5)) == 5:
         made |= guided(draw(GUIDES), batch)
     for _ in range(draw(st.integers(0, 3))):
         name = draw(st.sampled_from(known))
@@ -243,8 +213,7 @@ def tensors(draw: Any, model: str | None = None) -> list:
             made[name] = ("BYTES", [batch, 1], draw(st.binary(max_size=16)))
         else:
             rows_of = 1 if kind == 5 else batch
-            (first, width), values = draw(rows(datatype, rows_of))
-            shape = [first, *[1] * (len(name.dims) - 1), width]
+            shape, values = draw(rows(datatype, rows_of))
             made[name] = (datatype, shape, raw(datatype, values))
     found = [(name, *tensor) for name, tensor in made.items()]
     if found and draw(st.integers(0, 15)) == 15:
@@ -253,11 +222,11 @@ def tensors(draw: Any, model: str | None = None) -> list:
 
 
 @st.composite
-def rpcs(draw: Any, model: str | None = None) -> Rpc:
-    """Draw a gRPC request. model: an inner model; default any entry."""
+def rpcs(draw: Any, models: tuple[str, ...] = ENTRIES) -> Rpc:
+    """Draw a gRPC request to an entry."""
     made = message(
-        model or draw(st.sampled_from(ENTRIES)),
-        draw(tensors(model)),
+        draw(st.sampled_from(models)),
+        draw(tensors()),
         request_id=draw(IDS) if draw(st.booleans()) else "",
         parameters=draw(PARAMETERS) if draw(st.integers(0, 3)) == 3 else {},
         outputs=draw(OUTPUTS) if draw(st.booleans()) else [],
@@ -377,3 +346,48 @@ def infers(draw: Any) -> Post:
 
 
 REQUESTS = st.one_of(rpcs(), rpcs(), generates(), generates(), infers())
+
+
+INNER = {
+    "draft": engine.INPUTS,
+    "target": engine.INPUTS,
+    "preprocessing": preprocessing.INPUTS,
+    "postprocessing": postprocessing.INPUTS,
+}
+
+
+@st.composite
+def inner_rpcs(draw: Any, model: str) -> Rpc:
+    """Draw a request to an inner model (one that the entries call) with arbitrary tensors."""
+    batch = draw(st.sampled_from([1, 1, 1, 1, 2]))
+    made = {}
+    for name, (datatype, values) in _RIGHT[model].items():
+        made[name] = (datatype, [batch, len(values)], raw(datatype, values * batch))
+    if model == "postprocessing":
+        datatype, _, data = made["TOKENS_BATCH"]
+        made["TOKENS_BATCH"] = (datatype, [batch, 1, 3], data)
+    for _ in range(draw(st.integers(0, 3))):
+        name = draw(st.sampled_from(INNER[model]))
+        datatype = wire_type(name)
+        if draw(st.integers(0, 7)) == 7:
+            made.pop(draw(st.sampled_from(sorted(made))), None)
+            if not made:
+                break
+            continue
+        shape, values = draw(rows(datatype, batch))
+        shape = [shape[0], *[1] * (len(name.dims) - 1), *shape[1:]]
+        made[name] = (datatype, shape, raw(datatype, values))
+    found = [(name, *tensor) for name, tensor in made.items()]
+    return Rpc(message(model, found, request_id=draw(IDS)), streamed=False)
+
+
+_RIGHT = {
+    "draft": {
+        "input_ids": ("INT32", [5, 6, 7]),
+        "input_lengths": ("INT32", [3]),
+        "request_output_len": ("INT32", [2]),
+    },
+    "preprocessing": {"QUERY": ("BYTES", [b"def"]), "REQUEST_OUTPUT_LEN": ("INT32", [4])},
+    "postprocessing": {"TOKENS_BATCH": ("INT32", [5, 6, 7]), "SEQUENCE_LENGTH": ("INT32", [3])},
+}
+_RIGHT["target"] = _RIGHT["draft"]
