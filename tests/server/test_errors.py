@@ -98,7 +98,7 @@ def requests(entry, *, timeout=None, **values):
     values = {"max_tokens": 4} | values
     parameters = {"timeout": timeout} if timeout else {}
     plain, streamed = (
-        [(i.name(), i.datatype(), i.shape(), i._get_content()) for i in inputs("x", **given)]
+        [(i.name(), i.datatype(), list(i.shape()), i._get_content()) for i in inputs("x", **given)]
         for given in (values, values | {"stream": True})
     )
     made = [
