@@ -83,18 +83,6 @@ def test_both_loops_serve_and_their_counters_add_up(server):
     assert all(counted.values())
 
 
-def test_each_loop_publishes_the_time_of_its_last_check(server):
-    before = looks(server)
-    assert {"0", "1"} < set(before)
-    assert eventually(lambda: all(looks(server)[loop] > at for loop, at in before.items()))
-
-
-def looks(server):
-    samples = scrape(server).items()
-    name = "tandem_watcher_last_look_timestamp_seconds"
-    return {dict(at).get("loop", dict(at)["model"]): v for (n, at), v in samples if n == name}
-
-
 def test_one_stop_ends_all_requests_with_its_id_in_both_loops(server):
     for _ in range(3):
         request_id = fresh_forwarded()
