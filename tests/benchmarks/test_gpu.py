@@ -76,19 +76,6 @@ def test_skipped_measurements_are_listed_in_the_figures(tmp_path):
     assert status == 0
 
 
-class Clock:
-    """A clock that advances only on request."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def take(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
 def figures(tmp_path):
     return FigureLog(tmp_path / "figures.jsonl")
@@ -99,12 +86,11 @@ def names(tmp_path) -> list[str]:
 
 
 def test_a_measurement_that_would_exceed_the_time_budget_is_skipped(tmp_path, figures):
-    clock = Clock()
-    budget = TimeBudget(figures, 10, clock)
-    done = []
+    now, done = [100.0], []
+    budget = TimeBudget(figures, 10, lambda: now[0])
 
     def measure(name, seconds):
-        clock.take(seconds)
+        now[0] += seconds
         done.append(name)
 
     budget.run("long", "one", lambda: measure("one", 4))
@@ -117,11 +103,11 @@ def test_a_measurement_that_would_exceed_the_time_budget_is_skipped(tmp_path, fi
 
 
 def test_a_part_of_a_time_budget_ends_before_the_whole(figures):
-    clock = Clock()
-    budget = TimeBudget(figures, 10, clock)
-    clock.take(2)
+    now = [100.0]
+    budget = TimeBudget(figures, 10, lambda: now[0])
+    now[0] += 2
     part = budget.part(0.25)
-    clock.take(2)
+    now[0] += 2
     assert (part.left, budget.left) == (0, 6)
 
 

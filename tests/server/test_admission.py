@@ -3,10 +3,11 @@
 from functools import partial
 
 import pytest
+from benchmarks.soak.processes import is_at_rest
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from entries import OUTPUTS, refusal, stream, streaming
 from live_triton import eventually
-from metrics import Change, computed, idle, scrape, total
+from metrics import Change, computed, scrape, total
 
 from tandem.contract.entry import FIRST_SCHEDULED_TIME_NS
 
@@ -23,7 +24,7 @@ def left_as_found(request):
         server = request.getfixturevalue("emulated")
         server.faults.end("target")
         server.faults.end("preprocessing")
-        assert eventually(lambda: idle(server))
+        assert eventually(lambda: is_at_rest(server))
 
 
 def waiting(server):

@@ -13,10 +13,10 @@ import entries
 import pytest
 import tritonclient.grpc as client
 from benchmarks.soak.growth import threads_at_rest
-from benchmarks.soak.processes import sample
+from benchmarks.soak.processes import is_at_rest, sample
 from crowd import Crowd, ask
 from live_triton import eventually
-from metrics import computed, computed_so_far, idle, settle
+from metrics import computed, computed_so_far, settle
 from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry as tensors
@@ -135,7 +135,7 @@ def test_a_request_ends_with_a_one_line_error_at_its_timeout(server):
         pytest.raises(InferenceServerException, match=line),
     ):
         connection.infer("bls", entries.inputs(PROMPT, **VALUES), timeout=300_000)
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
 
 
 @pytest.mark.heavy

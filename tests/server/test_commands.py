@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.soak.processes import is_at_rest
 from entries import ask_one, stream
 from live_triton import eventually
-from metrics import idle
 
 from tandem.contract import entry
 from tandem.tools import cli as command
@@ -118,7 +118,7 @@ def test_ctrl_c_cancels_the_request_and_prints_a_summary(server):
         _, summary = process.communicate(timeout=30)
     assert process.returncode == 130
     assert re.fullmatch(rb"[1-9]\d* tokens, .*, cancelled\n", summary)
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
 
 
 def test_bench_measures_every_combination(emulated, tmp_path, capsys):

@@ -9,9 +9,10 @@ from contextlib import closing
 import numpy as np
 import pytest
 import tritonclient.grpc as client
+from benchmarks.soak.processes import is_at_rest
 from entries import ask_one, inputs, refusal, streaming, tensor
 from live_triton import eventually
-from metrics import idle, total
+from metrics import total
 from tritonclient.utils import InferenceServerException
 from wire import Post, Rpc, Wire, message
 
@@ -41,7 +42,7 @@ def gateway(full):
 def at_rest(request):
     yield
     if "full" in request.fixturenames:
-        assert eventually(lambda: idle(request.getfixturevalue("full")))
+        assert eventually(lambda: is_at_rest(request.getfixturevalue("full")))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_a_request_timeout_is_reported_as_an_internal_error(full, entry):
     for request, status in zip(requests(entry, timeout=200_000), ("INTERNAL", "500"), strict=False):
         with full.faults.of("target", "hold"):
             assert send(full, request) == (status, line)
-        assert eventually(lambda: idle(full))
+        assert eventually(lambda: is_at_rest(full))
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

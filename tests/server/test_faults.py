@@ -11,11 +11,11 @@ from functools import wraps
 
 import pytest
 import tritonclient.grpc as client
-from benchmarks.soak.processes import process_of
+from benchmarks.soak.processes import is_at_rest, process_of
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from entries import OUTPUTS, ask_one, chunks_from, inputs, joined, streaming
 from live_triton import eventually
-from metrics import computed, idle, settle, total
+from metrics import computed, settle, total
 from scale import first_of
 from tritonclient.utils import InferenceServerException
 
@@ -40,7 +40,7 @@ def long_answers(server):
 def healthy(server):
     """The server, which is idle and has a working draft engine again after the test."""
     yield server
-    assert eventually(lambda: idle(server) and drafts(server))
+    assert eventually(lambda: is_at_rest(server) and drafts(server))
 
 
 def drafts(server):
@@ -119,7 +119,7 @@ def test_requests_end_at_their_timeout_if_the_target_is_killed(fallible):
         for answer in [*answers_of_living(streams), ask(server, "x")]:
             assert_one_line(answer.error)
             assert answer.error.startswith((unavailable, late))
-        assert eventually(lambda: idle(server))
+        assert eventually(lambda: is_at_rest(server))
 
 
 def test_answers_continue_during_a_draft_failure_and_drafts_resume_afterward(healthy, long_answers):
@@ -143,7 +143,7 @@ def test_a_request_fails_with_a_one_line_error_at_the_profiles_timeout(fallible)
     with fallible(timeouts={"request": 1.0}) as server, server.faults.of("target", "late"):
         answer = ask(server, "x = 1", max_tokens=LONG)
         assert answer.error == "deadline_exceeded: the request exceeded its timeout of 1 s"
-        assert eventually(lambda: idle(server))
+        assert eventually(lambda: is_at_rest(server))
 
 
 def test_a_single_target_failure_fails_only_one_request(healthy, long_answers):
@@ -173,7 +173,7 @@ def test_a_request_lost_by_the_target_ends_at_the_engine_timeout(healthy, long_a
 def test_a_timed_out_request_frees_its_slot_while_the_target_hangs(healthy):
     with healthy.faults.of("target", "hold"):
         assert "exceeded its timeout of 0.5 s" in ask(healthy, "x = 1", timeout=500_000).error
-        assert eventually(lambda: idle(healthy))
+        assert eventually(lambda: is_at_rest(healthy))
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
@@ -218,7 +218,7 @@ def test_clients_that_leave_during_long_steps_are_not_counted_as_faults(fallible
             assert total(server, "tandem_abandoned_calls") == 0
         [answer] = answers_of([other])
         assert (answer.error, len(answer.ids)) == ("", 24)
-        assert eventually(lambda: idle(server))
+        assert eventually(lambda: is_at_rest(server))
 
 
 @contextmanager
@@ -254,7 +254,7 @@ def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(fallibl
                 assert ask_one(server, entry, "x", max_tokens=4).finish_reason == "length"
                 with streaming(server, "def leave(", max_tokens=400, end_id=-1) as chunks:
                     next(chunks)
-                assert eventually(lambda: idle(server))
+                assert eventually(lambda: is_at_rest(server))
             assert total(server, "tandem_abandoned_calls") == 0
 
 
@@ -277,7 +277,7 @@ def test_a_client_that_does_not_read_does_not_delay_others(healthy, long_answers
             enable_empty_final_response=True,
         )
         assert wrong(answers_of(crowd.ask(PROMPTS, max_tokens=LONG)), long_answers) == []
-        assert eventually(lambda: idle(healthy))  # the slow client's decoding has ended too
+        assert eventually(lambda: is_at_rest(healthy))  # the slow client's decoding has ended too
         assert arrived.empty()
         reads.set()
         assert joined(list(chunks_from(arrived))).said == expected

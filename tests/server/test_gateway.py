@@ -4,9 +4,10 @@ import asyncio
 
 import openai
 import pytest
+from benchmarks.soak.processes import is_at_rest
 from entries import ask, ask_one
 from live_triton import eventually
-from metrics import computed, computed_so_far, idle
+from metrics import computed, computed_so_far
 from scale import first_of
 
 CHAT = [{"role": "user", "content": "def main():"}]
@@ -131,7 +132,7 @@ def test_errors_have_openais_exception_types(client):
 def test_engines_stop_when_the_client_leaves(server, gateway_url, stream):
     before = computed(server)
     leave(server, gateway_url, stream=stream)
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
     # A complete answer has more than LONG tokens.
     assert computed(server) - before < LONG / 2
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.soak.growth import threads_at_rest
-from benchmarks.soak.processes import sample
+from benchmarks.soak.processes import is_at_rest, sample
 from crowd import Crowd, ask, controls, prompts_of
 from entries import tensor
 from hostile import INNER, REQUESTS, inner_rpcs, raw, raw_strings
@@ -26,7 +26,7 @@ from hostile_guides import CRASHING, ENDLESS, ODD, TOO_LONG, large
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from live_triton import eventually
-from metrics import idle, total
+from metrics import total
 from scale import first_of
 from tritonclient.grpc import InferenceServerClient, InferRequestedOutput
 from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
@@ -134,12 +134,12 @@ def unharmed(server):
     before, processes = sample(server), set(server.processes)
     yield
     assert server.running
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
     assert total(server, "tandem_abandoned_calls") == 0
     late = ask(server, "x = 1", max_tokens=900, drafter="none", timeout=100_000)
     line = "the request exceeded its timeout of 0.1 s"
     assert late.error == f"deadline_exceeded: {line}"
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
     assert len(ask(server, "x = 1", max_tokens=8).ids) == 8
     assert set(server.processes) == processes
     assert eventually(

@@ -8,9 +8,10 @@ from pathlib import Path
 import entries
 import pytest
 import tritonclient.grpc as client
+from benchmarks.soak.processes import is_at_rest
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from live_triton import ObedientServer, eventually
-from metrics import Change, idle, scrape, total
+from metrics import Change, scrape, total
 from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry as tensors
@@ -95,7 +96,7 @@ def test_one_stop_ends_all_requests_with_its_id_in_both_loops(server):
             for answers in (one, other):
                 with pytest.raises(InferenceServerException, match="cancelled"):
                     list(answers)
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
 
 
 def endless():
