@@ -15,6 +15,7 @@ import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +23,31 @@ from rich.console import Console
 from rich.table import Table
 from tritonclient import grpc
 
-from benchmarks.rounds import MS, Rounds, play
 from benchmarks.servers import entry_of, serving_loops
 from benchmarks.turns import in_turns, spread
-from tandem.tools.client.client import Client
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
+from tandem.tools.client.client import Client, Value
 from tandem.tools.profiles.profile import AdmissionSection, read_profile
 
+DRAFT_LEN = 10
+MS = 1e3
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml"
 CONTEXTS, TOKENS_PER_ROUND = (64, 2048), 5
 SOURCES = Path(__file__).resolve().parent / "bare_loops"
 BARE_LOOPS = ("asyncio_loop", "thread_loop")
 BARE_PARTS = ("build", "way in", "engine", "way out", "read")
 FEW = AdmissionSection(max_requests=4, max_queue=4)  # few, because idle server threads add overhead
+
+
+class Rounds(NamedTuple):
+    """Average milliseconds per round of an answer.
+
+    orchestration: the overhead. parts: only of bare loops.
+    """
+
+    orchestration: float
+    parts: tuple[float, ...] = ()
 
 
 def main() -> None:
@@ -75,10 +89,26 @@ def _measure(
         return lambda _: _play_bare(connection, loop, ids, options.rounds)
 
     def tandem(_: int) -> Rounds:
-        return play(client, entry_of(1), ids, TOKENS_PER_ROUND * options.rounds)
+        return _play(client, ids, TOKENS_PER_ROUND * options.rounds)
 
     variants = {loop: bare(loop) for loop in BARE_LOOPS} | {"Tandem": tandem}
     return in_turns(variants, options.turns, f"{context} tokens")
+
+
+def _play(client: Client, ids: NDArray[np.int32], num_tokens: int) -> Rounds:
+    """Generate tokens after ids [n] with Tandem's loop and a draft model."""
+    inputs: dict[Tensor, Value] = {
+        tensors.INPUT_IDS: ids.tolist(),
+        tensors.MAX_TOKENS: num_tokens,
+        tensors.NUM_DRAFT_TOKENS: DRAFT_LEN,
+        tensors.DRAFTER: "draft_model",
+        tensors.DRAFT_AHEAD: "false",  # one engine after the other, as in the bare loops
+    }
+    figures = client.answer(entry_of(1), inputs).statistics
+    assert figures is not None
+    number, seconds = figures["num_rounds"], figures["decoding_seconds"]
+    engines = figures["draft_seconds"] + figures["target_seconds"]
+    return Rounds(MS * (seconds - engines) / number)
 
 
 def _play_bare(
@@ -91,7 +121,7 @@ def _play_bare(
         inputs[-1].set_data_from_numpy(values[np.newaxis].astype(np.int32))
     seconds = connection.infer(loop, inputs).as_numpy("seconds")[0]
     whole, *parts = (MS * seconds / rounds).tolist()
-    return Rounds(rounds, whole, whole - parts[BARE_PARTS.index("engine")], tuple(parts))
+    return Rounds(whole - parts[BARE_PARTS.index("engine")], tuple(parts))
 
 
 def _print(context: int, outcomes: Mapping[str, Sequence[Rounds]], profile: Path) -> None:

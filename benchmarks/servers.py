@@ -1,11 +1,9 @@
-"""Starts servers to measure, and reads the processor time of their processes."""
+"""Starts servers to measure, and names their processes."""
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +12,6 @@ from tandem.tools.profiles import deployment
 from tandem.tools.profiles.profile import EntrySection, Profile
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
-
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def entry_of(instances: int) -> str:
@@ -65,12 +61,3 @@ def name_of(pid: int) -> str:
     """Return the model that a server's process runs, or "triton" for the server itself."""
     found = re.search(r"/(\w+)/1/model\.py", Path(f"/proc/{pid}/cmdline").read_text())
     return found[1] if found else "triton"
-
-
-def processor_seconds(server: TritonServer) -> Counter[str]:
-    """Return the processor time in seconds that each model has used so far."""
-    spent = Counter[str]()
-    for pid in server.processes:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        spent[name_of(pid)] += (int(fields[11]) + int(fields[12])) / TICKS  # type: ignore[assignment]
-    return spent

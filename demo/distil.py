@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,16 @@ from torch.nn import functional
 
 from tandem.demo.checkpoint import load_checkpoint, new_model, save_checkpoint
 from tandem.demo.optimizer import Optimizer, rate_share
-from tandem.demo.progress import JobProgress
 from tandem.demo.tokens import STATE, Ids, batch, load_corpus
-from tandem.demo.train import hidden_states, load_state, save_state, slices
-from tandem.demo.workers import Workers, compile_for_gpu, device
+from tandem.demo.train import (
+    JobProgress,
+    compile_for_gpu,
+    device,
+    hidden_states,
+    load_state,
+    save_state,
+    slices,
+)
 
 LENGTH, CONTEXT = 256, 32
 WRITERS, WRITTEN = 2048, 160  # rows per batch of generation; tokens per row, context included
@@ -31,10 +36,7 @@ NOTE_EVERY, SAVE_EVERY = 10, 500
 
 @torch.no_grad()
 def write(target: Any, temperature: float, contexts: torch.Tensor) -> torch.Tensor:
-    """Continue contexts [rows, n] to [rows, 160]; temperature 0 is greedy.
-
-    The random numbers are keyed by the contexts, because the workers run concurrently.
-    """
+    """Continue contexts [rows, n] to [rows, 160]; temperature 0 is greedy."""
     noise = torch.Generator(contexts.device).manual_seed(int(contexts.sum()))
     ids, step, cache = contexts, contexts, None
     while ids.shape[1] < WRITTEN:
@@ -48,7 +50,7 @@ def write(target: Any, temperature: float, contexts: torch.Tensor) -> torch.Tens
     return ids
 
 
-def own_text(target: Any, workers: Workers, train: Ids, batches: int) -> Ids:
+def own_text(target: Any, train: Ids, batches: int) -> Ids:
     """Return text that the target generates after training contexts: ids [rows, 160], cached."""
     cached = STATE / "own_text.npy"
     written = list(np.load(cached)) if cached.exists() else []
@@ -56,7 +58,7 @@ def own_text(target: Any, workers: Workers, train: Ids, batches: int) -> Ids:
         for index in range(len(written), batches):
             contexts = batch(train, index, WRITERS, LENGTH, seed=1)[:, :CONTEXT].to(device())
             temperature = TEMPERATURES[index % len(TEMPERATURES)]
-            rows = workers.map(partial(write, target, temperature), contexts)
+            rows = write(target, temperature, contexts)
             written.append(rows.cpu().numpy().astype(np.uint16))
             np.save(cached, np.stack(written))
             progress.stepped()
@@ -99,16 +101,17 @@ def distil(steps: int, tokens: int, own_batches: int, muon_rate: float, adam_rat
     train = load_corpus().train
     target = load_checkpoint("target", torch.bfloat16).to(device()).requires_grad_(False)
     draft = new_model("draft").to(device())
-    workers = Workers(draft, lambda model, rows: distillation_loss(model, target, rows))
-    own = own_text(target, workers, train, own_batches)
+    own = own_text(target, train, own_batches)
     compile_for_gpu(target)
+    compile_for_gpu(draft)
     optimizer = Optimizer(draft, muon_rate, adam_rate)
     state = STATE / "draft.pt"
     first, smooth = load_state(draft, optimizer, state), math.nan
     with JobProgress("draft", steps, first) as progress:
         for step in range(first, steps):
-            loss = workers.backward(rows_for(step, tokens, train, own).to(device()))
-            optimizer.step(rate_share(step, steps), workers.pool)
+            loss = distillation_loss(draft, target, rows_for(step, tokens, train, own).to(device()))
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step(rate_share(step, steps))
             if step % NOTE_EVERY == 0:
                 smooth = loss.item() if math.isnan(smooth) else 0.8 * smooth + 0.2 * loss.item()
             progress.stepped(f"KL {smooth:.3f}")

@@ -1,4 +1,4 @@
-"""Measure the demo pair: `python -m demo.evaluate [quality|speed|generate|show]`.
+"""Measure the demo pair: `python -m demo.evaluate [quality|speed|generate]`.
 
 `speed` and `generate` time single tokens, so run them on an otherwise idle machine.
 """
@@ -18,13 +18,40 @@ from rich.console import Console
 from transformers import DynamicCache
 
 from tandem.demo.checkpoint import load_checkpoint
-from tandem.demo.simulate import repeated_share, rounds
 from tandem.demo.tokens import DEMO, load_corpus, load_tokenizer
 from tandem.demo.train import validation_loss
 
 DRAFT_LEN = 4
 NEW_TOKENS = 128
 console = Console(soft_wrap=True)
+
+
+def rounds(text: Sequence[int], guesses: Sequence[int], draft_len: int) -> list[int]:
+    """Return the number of tokens that each round of greedy decoding emits, for the output `text`.
+
+    `guesses[i]` is the draft's greedy token after the context before `text[i]`. One draft pass over
+    the finished text yields all guesses, because every accepted token has the same context
+    there as in decoding.
+
+    >>> rounds([5, 6, 7, 8, 9], guesses=[5, 6, 0, 8, 9], draft_len=4)
+    [3, 2]
+    """
+    emitted: list[int] = []
+    position = 0
+    while position < len(text):
+        drafted = min(draft_len, len(text) - position - 1)
+        accepted = 0
+        while accepted < drafted and guesses[position + accepted] == text[position + accepted]:
+            accepted += 1
+        emitted.append(accepted + 1)
+        position += accepted + 1
+    return emitted
+
+
+def repeated_share(text: Sequence[int], n: int = 8) -> float:
+    """Return the share of n-grams that occurred earlier in `text`; near 1 if the text repeats."""
+    grams = [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def load_prompts(kind: str = "completion") -> list[dict[str, str]]:
@@ -128,15 +155,6 @@ def generate(limit: int) -> None:
         console.print(f"{name}: {rate:.0f} tokens/s, {same} of {len(prompts)} texts equal to plain")
 
 
-def show(limit: int) -> None:
-    target, tokenizer = load_checkpoint("target"), load_tokenizer()
-    for prompt in load_prompts()[:limit]:
-        text = continue_greedily(target, tokenizer.encode(prompt["prompt"]).ids)
-        console.rule(prompt["id"])
-        console.print(prompt["prompt"], style="dim", end="", markup=False, highlight=False)
-        console.print(tokenizer.decode(text), markup=False, highlight=False)
-
-
 @torch.no_grad()
 def _milliseconds(model: Any, tokens: int, context: int = 128, repeats: int = 200) -> list[float]:
     cache = DynamicCache(config=model.config)
@@ -165,7 +183,6 @@ def main() -> None:
         "quality": quality,
         "speed": lambda _: speed(),
         "generate": generate,
-        "show": show,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=ways)

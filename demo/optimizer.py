@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
 from typing import Any
 
 import torch
@@ -18,19 +17,17 @@ class Optimizer:
         hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
         others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
         self.parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(hidden[0::2], lr=muon_rate, weight_decay=0.05),
-            torch.optim.Muon(hidden[1::2], lr=muon_rate, weight_decay=0.05),
+            torch.optim.Muon(hidden, lr=muon_rate, weight_decay=0.05),
             torch.optim.AdamW(others, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0),
         ]
-        self.peaks = [muon_rate, muon_rate, adam_rate]
+        self.peaks = [muon_rate, adam_rate]
 
-    def step(self, share: float, pool: Executor) -> None:
-        """Apply the gradients, then clear them. share: fraction (0..1) of the peak learning rates.
-
-        Muon's matrix products take a tenth of a training step, so `pool` runs the parts in
-        parallel.
-        """
-        list(pool.map(_step, self.parts, [peak * share for peak in self.peaks]))
+    def step(self, share: float) -> None:
+        """Apply the gradients and clear them. share: fraction (0..1) of the peak learning rates."""
+        for part, peak in zip(self.parts, self.peaks, strict=True):
+            part.param_groups[0]["lr"] = peak * share
+            part.step()
+            part.zero_grad(set_to_none=True)
 
     def state_dict(self) -> list[dict[str, Any]]:
         return [part.state_dict() for part in self.parts]
@@ -38,12 +35,6 @@ class Optimizer:
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         for part, state in zip(self.parts, states, strict=True):
             part.load_state_dict(state)
-
-
-def _step(part: torch.optim.Optimizer, rate: float) -> None:
-    part.param_groups[0]["lr"] = rate
-    part.step()
-    part.zero_grad(set_to_none=True)
 
 
 def rate_share(step: int, steps: int, warmup: int = 40, decay: float = 0.5) -> float:

@@ -10,16 +10,51 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.nn import functional
 
 from tandem.demo.checkpoint import new_model, save_checkpoint
 from tandem.demo.optimizer import Optimizer, rate_share
-from tandem.demo.progress import JobProgress
 from tandem.demo.tokens import STATE, Ids, batch, load_corpus
-from tandem.demo.workers import Workers, device
 
 NOTE_EVERY, SAVE_EVERY = 10, 500
 LOSS_ROWS = {"cpu": 1024, "cuda": 65_536}  # positions per slice; the logits fit a CPU's caches
+
+
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def compile_for_gpu(model: Any) -> None:
+    """Compile each layer if there is a GPU.
+
+    The model isn't compiled as a whole, because attention would then get a mask.
+    """
+    if device().type == "cuda":
+        for layer in model.model.layers:
+            layer.compile(dynamic=False)
+
+
+class JobProgress(Progress):
+    """A bar for `total` steps, of which an earlier run completed `done`."""
+
+    def __init__(self, title: str, total: int, done: int) -> None:
+        super().__init__(
+            TextColumn(title),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        self.task = self.add_task("", total=total, completed=done)
+
+    def stepped(self, note: str = "") -> None:
+        """Advance the bar by one step, and show `note` next to it."""
+        self.update(self.task, advance=1, description=note)
+
+    def milestone(self, line: str) -> None:
+        """Print a permanent line, with the seconds since this run began."""
+        self.console.print(f"{line} ({self.tasks[0].elapsed or 0:.0f} s)")
 
 
 def window(step: int, steps: int) -> int:
@@ -68,15 +103,16 @@ def train(steps: int, tokens: int, muon_rate: float, adam_rate: float, state: Pa
     model = new_model("target").to(device())
     optimizer = Optimizer(model, muon_rate, adam_rate)
     first = load_state(model, optimizer, state)
-    workers = Workers(model, token_loss)
+    compile_for_gpu(model)
     smooth = math.nan
     with JobProgress("target", steps, first) as progress:
         for step in range(first, steps):
             length = window(step, steps)
             rows = batch(corpus.train, step, tokens // length, length).to(device())
-            loss = workers.backward(rows)
+            loss = token_loss(model, rows)
+            loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step(rate_share(step, steps), workers.pool)
+            optimizer.step(rate_share(step, steps))
             if step % NOTE_EVERY == 0:  # reading the loss waits for the GPU
                 smooth = loss.item() if math.isnan(smooth) else 0.8 * smooth + 0.2 * loss.item()
             progress.stepped(f"loss {smooth:.3f}")

@@ -11,10 +11,10 @@ stay the same.
   batches, a minimal loop, and `generate` of transformers. Every output is compared with the demo
   pair's.
 - Served by Triton: each drafter, acceptance by logits compared with ids, and concurrent requests
-  with one or more loop processes. Every output is also compared with the baseline's.
+  with one or more loop processes. Every output is compared with the baseline's.
 
 Results are written immediately. Measurements that don't fit into --minutes are listed as left out.
-The exit status is 1 if a measurement fails or an output is wrong.
+The exit status is 1 if a measurement fails or an output of the engines alone is wrong.
 """
 
 from __future__ import annotations
@@ -124,9 +124,13 @@ def _measure_alone(
             for role, own in settings.items()
         }
         for role, engine in engines.items():
-            read_ms = MS * _bytes(settings[role]) / rate
-            steps = engine_alone.StepTimes(figures, role, engine, texts[0], options.turns)
-            budget.run("steps", f"{role} steps", partial(steps.measure, read_ms))
+            steps = partial(
+                engine_alone.measure_steps,
+                *(figures, role, engine, texts[0]),
+                turns=options.turns,
+                read_ms=MS * _bytes(settings[role]) / rate,
+            )
+            budget.run("steps", f"{role} steps", steps)
         for length in engine_alone.DRAFT_LENGTHS:
             loop = partial(
                 engine_alone.measure_texts, figures, engines, settings["target"], texts, length

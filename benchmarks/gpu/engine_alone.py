@@ -32,44 +32,38 @@ def copy_bytes_a_second(device: torch.device) -> float:
     return 2 * size / _median_seconds(lambda: _finished(target.copy_(source)))
 
 
-class StepTimes:
-    """Measures the forward passes of an engine after a prompt. turns: repetitions of each call."""
+def measure_steps(
+    figures: FigureLog,
+    name: str,
+    engine: TorchEngine,
+    text: Expected,
+    *,
+    turns: int,
+    read_ms: float,
+) -> None:
+    """Measure a step of one sequence, a draft, a verification, and a step of a batch.
 
-    def __init__(
-        self, figures: FigureLog, name: str, engine: TorchEngine, text: Expected, turns: int
-    ) -> None:
-        self._figures = figures
-        self._name = name
-        self._engine = engine
-        self._text = text
-        self._prompt = [*text.prompt, *text.text[:1]]
-        self._turns = turns
+    turns: repetitions of each call. read_ms: milliseconds to read the weights once.
+    """
 
-    def measure(self, read_ms: float) -> None:
-        """Measure a step of one sequence, a draft, a verification, and a step of a batch.
+    def ms(run: Callable[[], object]) -> float:
+        return MS * _median_seconds(run, turns)
 
-        read_ms: milliseconds to read the weights once.
-        """
-        generate(self._engine, self._prompt, STEPS)
-        step = self._ms(lambda: generate(self._engine, self._prompt, STEPS)) / STEPS
-        self._add("step", ms=step, reading_ms=read_ms, of_reading=step / read_ms)
-        for length in filter(None, DRAFT_LENGTHS):
-            draft = self._ms(partial(generate, self._engine, self._prompt, length))
-            self._add(f"drafts {length}", ms=draft, of_its_steps=draft / step / length)
-        drafts = [(token + 1) % 3000 for token in self._text.text[1 : DRAFT_LEN + 1]]
-        call = partial(GreedyCall, self._engine, self._prompt, len(drafts) + 1, drafts)
-        verify = self._ms(lambda: call().answer())
-        self._add(f"verifies {len(drafts)}", ms=verify, of_a_step=verify / step)
-        many = [[*self._prompt, 5 + i] for i in range(AT_ONCE)]
-        _all(self._engine, many)
-        crowd = self._ms(lambda: _all(self._engine, many)) / STEPS
-        self._add(f"step of {AT_ONCE} texts", ms=crowd, of_a_step=crowd / step)
-
-    def _ms(self, run: Callable[[], object]) -> float:
-        return MS * _median_seconds(run, self._turns)
-
-    def _add(self, what: str, **figures: float) -> None:
-        self._figures.add(f"{self._name} {what}", **figures)
+    prompt = [*text.prompt, *text.text[:1]]
+    generate(engine, prompt, STEPS)
+    step = ms(lambda: generate(engine, prompt, STEPS)) / STEPS
+    figures.add(f"{name} step", ms=step, reading_ms=read_ms, of_reading=step / read_ms)
+    for length in filter(None, DRAFT_LENGTHS):
+        draft = ms(partial(generate, engine, prompt, length))
+        figures.add(f"{name} drafts {length}", ms=draft, of_its_steps=draft / step / length)
+    drafts = [(token + 1) % 3000 for token in text.text[1 : DRAFT_LEN + 1]]
+    call = partial(GreedyCall, engine, prompt, len(drafts) + 1, drafts)
+    verify = ms(lambda: call().answer())
+    figures.add(f"{name} verifies {len(drafts)}", ms=verify, of_a_step=verify / step)
+    many = [[*prompt, 5 + i] for i in range(AT_ONCE)]
+    _all(engine, many)
+    crowd = ms(lambda: _all(engine, many)) / STEPS
+    figures.add(f"{name} step of {AT_ONCE} texts", ms=crowd, of_a_step=crowd / step)
 
 
 def loop_name(draft_len: int) -> str:

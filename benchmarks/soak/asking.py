@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,21 +25,26 @@ TYPES = {tensor: tensor.dtype for tensor in tensors.INPUTS}
 class SoakRequest:
     """A request of one or more prompts.
 
-    timeout: in microseconds; 0 for the server's default. leaves_after_seconds, leaves_after_chunks:
-    when the client cancels; None if it doesn't.
+    timeout: in microseconds; 0 for the server's default. stay: seconds after which the client
+    cancels; None if it doesn't.
     """
 
     entry: str
     prompts: tuple[str, ...]
     values: Mapping[str, Any]
     timeout: int = 0
-    leaves_after_seconds: float | None = None
-    leaves_after_chunks: int | None = None
+    stay: float | None = None
 
     @property
-    def leaves(self) -> bool:
-        """Whether the client cancels the request."""
-        return self.leaves_after_seconds is not None or self.leaves_after_chunks is not None
+    def leaves_at(self) -> float:
+        """The moment at which the client stops waiting, in monotonic seconds."""
+        return time.monotonic() + (PATIENCE if self.stay is None else self.stay)
+
+    def left_with(self, texts: Iterable[str]) -> SoakOutcome:
+        """Return the outcome of a client that has stopped waiting."""
+        if self.stay is None:
+            return SoakOutcome(tuple(texts), NO_ANSWER)
+        return SoakOutcome(tuple(texts), left=True)
 
 
 @dataclass
@@ -78,22 +83,17 @@ def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> S
             enable_empty_final_response=True,
             timeout=request.timeout or None,
         )
-        leaves_at = _moment(request.leaves_after_seconds)
-        chunks = 0
+        leaves_at = request.leaves_at
         while True:
-            if request.leaves_after_chunks is not None and chunks >= request.leaves_after_chunks:
-                return SoakOutcome(tuple(texts), left=True)
             try:
                 result, error = arrived.get(timeout=max(0.0, leaves_at - time.monotonic()))
             except queue.Empty:
-                gone = request.leaves_after_seconds is not None
-                return SoakOutcome(tuple(texts), "" if gone else NO_ANSWER, left=gone)
+                return request.left_with(texts)
             if error is not None:
                 complete = True
                 return SoakOutcome(tuple(texts), error.message())
             text = result.as_numpy(tensors.TEXT_OUTPUT)
             if text is not None:
-                chunks += 1
                 row = result.as_numpy(tensors.BATCH_INDEX).item()
                 texts[row] += text.item().decode()
             if result.get_response().parameters["triton_final_response"].bool_param:
@@ -114,20 +114,14 @@ def _plain(connection: grpc.InferenceServerClient, request: SoakRequest) -> Soak
         lambda result, error: arrived.put((result, error)),
         timeout=request.timeout or None,
     )
-    leaves_at = _moment(request.leaves_after_seconds)
     try:
-        result, error = arrived.get(timeout=max(0.0, leaves_at - time.monotonic()))
+        result, error = arrived.get(timeout=max(0.0, request.leaves_at - time.monotonic()))
     except queue.Empty:
         call.cancel()
-        gone = request.leaves_after_seconds is not None
-        return SoakOutcome((), "" if gone else NO_ANSWER, left=gone)
+        return request.left_with(())
     if error is not None:
         return SoakOutcome((), error.message())
     return SoakOutcome(tuple(text.decode() for text in result.as_numpy(tensors.TEXT_OUTPUT)))
-
-
-def _moment(seconds: float | None) -> float:
-    return time.monotonic() + (PATIENCE if seconds is None else seconds)
 
 
 def _inputs(request: SoakRequest, *, stream: bool) -> list[grpc.InferInput]:

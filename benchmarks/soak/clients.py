@@ -133,14 +133,9 @@ def _request(rng: random.Random, question: Question, *, hurried: bool) -> SoakRe
     values = dict(question.values)
     if entry != BASELINE:
         values |= _drafting(rng, question)
-    after_seconds = after_chunks = None
-    if rng.random() < SHARE_LEAVING:
-        if entry == STREAM and rng.random() < 0.5:
-            after_chunks = rng.randrange(8)
-        else:
-            after_seconds = rng.random() * LONGEST_STAY
+    stay = rng.random() * LONGEST_STAY if rng.random() < SHARE_LEAVING else None
     timeout = rng.randrange(1, 400_000) if hurried else 0
-    return SoakRequest(entry, question.prompts, values, timeout, after_seconds, after_chunks)
+    return SoakRequest(entry, question.prompts, values, timeout, stay)
 
 
 def _drafting(rng: random.Random, question: Question) -> dict[str, Any]:

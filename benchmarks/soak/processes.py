@@ -62,7 +62,10 @@ def process_of(server: TritonServer, model: str) -> int:
 
 
 def is_at_rest(server: TritonServer) -> bool:
-    """Return whether no requests are running or waiting."""
+    """Return whether no requests are running or waiting.
+
+    Scrapes only once, because a request could start between two scrapes.
+    """
     return not any(one.value for one in read_metrics(server) if one.name in AT_REST)
 
 
@@ -70,7 +73,9 @@ def read_metrics(server: TritonServer) -> list[prometheus_client.samples.Sample]
     """Return all samples of Triton's /metrics."""
     with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
         text = answer.read().decode()
-    return [one for family in text_string_to_metric_families(text) for one in family.samples]
+    # Remove the type lines, because the parser would append "_total" to Triton's counter names.
+    families = text_string_to_metric_families(re.sub("(?m)^# TYPE.*", "", text))
+    return [one for family in families for one in family.samples]
 
 
 def _lost(metrics: Iterable[prometheus_client.samples.Sample]) -> dict[str, int]:

@@ -41,15 +41,7 @@ def base():
     "larger",
     [
         {},
-        {"hidden_size": 114},
-        {"num_hidden_layers": 5},
-        {"intermediate_size": 128},
-        {"head_dim": 16},
-        {"num_attention_heads": 12},
-        {"num_attention_heads": 16, "num_key_value_heads": 8},
         {"num_attention_heads": 6, "num_key_value_heads": 6},
-        {"vocab_size": 100, "hidden_size": 66},
-        {"tie_word_embeddings": False},
         {"vocab_size": 100, "hidden_size": 66, "tie_word_embeddings": False},
         {
             "hidden_size": 160,

@@ -3,7 +3,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tandem.demo.optimizer import rate_share  # noqa: E402
+from tandem.demo.optimizer import Optimizer, rate_share  # noqa: E402
 from tandem.demo.tokens import batch  # noqa: E402
 from tandem.demo.train import window  # noqa: E402
 
@@ -36,3 +36,15 @@ def test_the_learning_rate_warms_up_holds_and_falls_to_zero():
 
 def test_training_windows_grow_toward_the_end():
     assert [window(step, 100) for step in (0, 80, 99)] == [512, 1024, 2048]
+
+
+def test_the_optimizer_lowers_the_loss():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.LayerNorm(8))
+    inputs, outputs = torch.randn(2, 64, 8)
+    optimizer, losses = Optimizer(model, 0.02, 0.01), []
+    for _ in range(20):
+        losses.append(torch.nn.functional.mse_loss(model(inputs), outputs))
+        losses[-1].backward()
+        optimizer.step(1.0)
+    assert losses[-1] < losses[0] - 0.1

@@ -11,7 +11,7 @@ import pytest
 from emulated import emulated, settings
 from engine_harness import GREEDY, prompt
 from published_rows import SequentialLoop
-from scale import scaled
+from scale import first_of
 from virtual_timer import VirtualTimer
 
 from tandem.engines.emulated.engine import MS, EmulatedEngine
@@ -155,18 +155,17 @@ def test_the_wall_clock_timer_fires_in_order_of_time():
     assert called.empty()
 
 
-@pytest.mark.parametrize("rows", scaled(published_rows.rows()[::10], published_rows.rows()[::2]))
+@pytest.mark.parametrize("rows", first_of(published_rows.rows()[::10], published_rows.rows()[::2]))
 def test_emulated_profiles_reproduce_the_published_throughput(rows):
     for row in rows:
-        outcome = published_rows.run(row, answers=20)
-        throughput = outcome.tokens_per_second
+        throughput = published_rows.run(row, answers=20)
         assert throughput == pytest.approx(row.published, rel=0.03), row.profile.stem
 
 
 def test_the_emulated_target_alone_reproduces_the_published_baseline():
     row = published_rows.rows()[0]
     alone = SequentialLoop(row.profile, orchestration_ms=0.0).run(1)
-    assert alone.tokens_per_second == pytest.approx(row.baseline, rel=0.001)
+    assert alone == pytest.approx(row.baseline, rel=0.001)
 
 
 def test_a_stop_probability_speeds_up_mixed_easy_and_hard_text():
@@ -174,4 +173,4 @@ def test_a_stop_probability_speeds_up_mixed_easy_and_hard_text():
     loop = SequentialLoop(rows["emulated-70b-1b-two-state"].profile, orchestration_ms=1.0)
     fixed = loop.run(8, draft_len=10)
     stopping = loop.run(8, draft_len=16, stop_probability=0.25)
-    assert stopping.tokens_per_second > 1.08 * fixed.tokens_per_second
+    assert stopping > 1.08 * fixed

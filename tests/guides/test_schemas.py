@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scale import scaled
+from scale import first_of
 from schema_guides import drawn, refused
 from schemas import REFUSED, complaint, schema_of
 from small_guides import fits, matcher, refusal
@@ -17,7 +17,7 @@ from tandem.guides.errors import GuideError
 from tandem.guides.refusals import keywords_of
 
 
-@pytest.mark.parametrize("schemas", scaled(40, 200))
+@pytest.mark.parametrize("schemas", first_of(40, 200))
 def test_output_sampled_with_masks_is_valid(schemas):
     texts = {seed: drawn(schema_of(seed), seed) for seed in range(schemas)}
     ended = {seed: text for seed, text in texts.items() if text is not None}

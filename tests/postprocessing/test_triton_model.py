@@ -1,12 +1,16 @@
 """As a Triton model, `postprocessing` answers each request of a batch separately."""
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
-from tokenizer_kinds import byte_level
-from tokenizer_models import arrays, error, load, request
+from tokenizer_kinds import byte_level, write
 
+from tandem.contract.model_parameters import encode
 from tandem.postprocessing.settings import DetokenizerSettings
+from tandem.postprocessing.triton import PostprocessingModel
 
 SETTINGS = DetokenizerSettings("tokenizer", skip_special_tokens=True)
 IDS = byte_level().encode("The dog").ids
@@ -15,7 +19,17 @@ IDS = byte_level().encode("The dog").ids
 @pytest.fixture
 def model(tmp_path, monkeypatch):
     monkeypatch.setattr(pb_utils.Logger, "lines", [])
-    return load("tandem.postprocessing.triton", "PostprocessingModel", SETTINGS, tmp_path)
+    write(byte_level(), tmp_path / "1" / "tokenizer")
+    parameters = {key: {"string_value": value} for key, value in encode(SETTINGS).items()}
+    made = PostprocessingModel()
+    made.initialize(
+        {
+            "model_config": json.dumps({"name": "tokenizer", "parameters": parameters}),
+            "model_repository": str(tmp_path),
+            "model_version": "1",
+        }
+    )
+    return made
 
 
 def tokens(**changes):
@@ -23,7 +37,18 @@ def tokens(**changes):
         "TOKENS_BATCH": np.array([[IDS]], np.int32),
         "SEQUENCE_LENGTH": np.array([[len(IDS)]], np.int32),
     }
-    return request(["OUTPUT"], **inputs | changes)
+    tensors = [pb_utils.Tensor(name, array) for name, array in (inputs | changes).items()]
+    return SimpleNamespace(inputs=lambda: tensors, requested_output_names=lambda: ["OUTPUT"])
+
+
+def arrays(response):
+    assert not response.has_error()
+    return {tensor.name(): tensor.as_numpy().tolist() for tensor in response.output_tensors()}
+
+
+def error(response):
+    assert response.output_tensors() == []
+    return response.error().message(), response.error().code()
 
 
 def test_a_failed_request_does_not_affect_others(model):

@@ -1,6 +1,5 @@
 """Live Triton servers that tests share. Tests must restore the state of their server."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +12,6 @@ import pytest
 import yaml
 from benchmarks import faulty
 from live_triton import KilledServer
-from tokenizer_kinds import renumbered, write
 from tokenizers import Tokenizer
 
 from tandem.gateway import server as gateway_server
@@ -100,44 +98,6 @@ def emulated(tmp_path_factory) -> Iterator[TritonServer]:
         engine={"exclude_input_in_output": False},
     )
     with serving_fallibly(planned, folder) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def demo_pair(embedded: Deployment) -> Deployment:
-    """The embedded profile with the demo's pair, which writes real text."""
-    engines = {
-        name: getattr(embedded.profile.engines, name).model_copy(
-            update={"checkpoint": ROOT / "demo" / name, "max_seq_len": 1024}
-        )
-        for name in ("target", "draft")
-    }
-    engines = embedded.profile.engines.model_copy(update=engines)
-    return deployment.check(embedded.profile.model_copy(update={"engines": engines}))
-
-
-@pytest.fixture(scope="session")
-def translating(demo_pair: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
-    """The demo's pair, but the draft's vocabulary has its ids in reverse order."""
-    from safetensors.torch import load_file, save_file
-
-    folder, draft = tmp_path_factory.mktemp("translating"), demo_pair.profile.engines.draft
-    shutil.copytree(draft.checkpoint, folder / "draft")
-    own = Tokenizer.from_file(str(demo_pair.tokenizer.folder / "tokenizer.json"))
-    write(renumbered(own), folder / "draft", eos_token="<|endoftext|>")
-    weights = load_file(folder / "draft" / "model.safetensors")
-    name = "model.embed_tokens.weight"
-    weights[name] = weights[name].flip(0)
-    save_file(weights, folder / "draft" / "model.safetensors", {"format": "pt"})
-    for file in ("config.json", "generation_config.json"):
-        config = json.loads((folder / "draft" / file).read_text())
-        end = own.get_vocab_size() - 1
-        config |= {"eos_token_id": end, "pad_token_id": end}
-        (folder / "draft" / file).write_text(json.dumps(config))
-    changed = draft.model_copy(update={"checkpoint": folder / "draft"})
-    engines = demo_pair.profile.engines.model_copy(update={"draft": changed})
-    planned = deployment.check(demo_pair.profile.model_copy(update={"engines": engines}))
-    with serving(planned, folder) as running:
         yield running
 
 

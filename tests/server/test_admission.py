@@ -1,23 +1,19 @@
 """Requests above the limits wait or are rejected."""
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import numpy as np
 import pytest
-import tritonclient.grpc as client
+from benchmarks.soak.processes import is_at_rest
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
-from entries import OUTPUTS, refusal, stream, streaming, tensor
-from live_triton import eventually, memory_bytes
-from metrics import Change, computed, idle, scrape, total
+from entries import OUTPUTS, refusal, stream, streaming
+from live_triton import eventually
+from metrics import Change, computed, scrape, total
 
 from tandem.contract.entry import FIRST_SCHEDULED_TIME_NS
-from tandem.contract.errors import decoded
 
 PROMPTS = prompts_of(40)
 RUNNING, QUEUE = 8, 12  # limits of the shared server
 TOKENIZER_CALLS = 4  # maximum number of concurrent calls
-HUGE = b"x" * (50 << 20)
 TIMED_OUT = "deadline_exceeded: the request exceeded its timeout of 0.2 s"
 
 
@@ -28,7 +24,7 @@ def left_as_found(request):
         server = request.getfixturevalue("emulated")
         server.faults.end("target")
         server.faults.end("preprocessing")
-        assert eventually(lambda: idle(server))
+        assert eventually(lambda: is_at_rest(server))
 
 
 def waiting(server):
@@ -74,9 +70,6 @@ def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
         line = refusal(emulated, "bls", "one more", max_tokens=4)
         counts = f"0 sequences are running and {present} are waiting"
         assert line.startswith(f"overloaded: the server is full: {counts}")
-        # A prompt of token ids needs a queue slot, but not the tokenizer.
-        ids = [tensor("input_ids", [[5, 6, 7]]), tensor("max_tokens", 4)]
-        assert error_of(emulated, ids).startswith("overloaded: ")
         emulated.faults.end("preprocessing")
         assert not any(answer.error for answer in answers_of(asked))
 
@@ -93,57 +86,6 @@ def test_requests_waiting_for_the_tokenizer_can_time_out_or_be_cancelled(emulate
         assert eventually(lambda: waiting(emulated) == waits)
         emulated.faults.end("preprocessing")
         assert not any(answer.error for answer in answers_of(held))
-
-
-def error_of(server, made, model="bls"):
-    """Return the error message of a request that must fail."""
-    with (
-        client.InferenceServerClient(server.grpc_url) as connection,
-        pytest.raises(client.InferenceServerException) as refused,
-    ):
-        connection.infer(model, made, client_timeout=60)
-    return refused.value.message()
-
-
-def tokenizer_inputs(text):
-    query = client.InferInput("QUERY", [1, 1], "BYTES")
-    query.set_data_from_numpy(np.array([[text]], object))
-    length = client.InferInput("REQUEST_OUTPUT_LEN", [1, 1], "INT32")
-    length.set_data_from_numpy(np.array([[4]], np.int32))
-    return [query, length]
-
-
-def test_requests_that_are_too_large_are_rejected(emulated):
-    words = client.InferInput("stop_words", [1, 1_000_000], "BYTES")
-    words.set_data_from_numpy(np.full((1, 1_000_000), b"abc", object))
-    made = [tensor("text_input", "x"), tensor("max_tokens", 4), words]
-    expected = "input 'stop_words' has 1000000 words per prompt; the limit is 1024"
-    assert error_of(emulated, made) == expected
-    line = refusal(emulated, "bls", "x", max_tokens=7000, return_generation_logits=True)
-    assert line.startswith("input 'return_generation_logits'")
-    line = refusal(emulated, "bls", "x" * 200_000, max_tokens=4)
-    assert line.startswith("input 'text_input' has ")
-
-
-@pytest.mark.heavy
-def test_huge_texts_and_a_hanging_tokenizer_do_not_disturb_running_streams(emulated):
-    asked = {"max_tokens": 400}
-    expected = controls(emulated, PROMPTS[:RUNNING], **asked)
-    huge = [tensor("text_input", HUGE), tensor("max_tokens", 4)]
-    with Crowd(emulated, RUNNING) as crowd, ThreadPoolExecutor(4) as others:
-        good = crowd.ask(PROMPTS[:RUNNING], **asked)
-        crowd.wait_until_all_talk()
-        emulated.faults.begin("preprocessing", "hold")
-        lines = list(others.map(lambda model: error_of(emulated, huge, model), ["bls"] * 20))
-        answers = answers_of(good)
-    emulated.faults.end("preprocessing")
-    start = f"input 'text_input' has {len(HUGE)} bytes; the limit is "
-    assert all(line.startswith(start) for line in lines)
-    assert wrong(answers, expected) == []
-    code, line = decoded(error_of(emulated, tokenizer_inputs(HUGE), "preprocessing"))
-    assert code == "INVALID_ARG"
-    assert line.startswith(f"QUERY has {len(HUGE)} bytes; the limit is ")
-    assert memory_bytes(emulated.processes) < 2 << 30
 
 
 # With 24 new tokens and 4 draft tokens, each prompt of PROMPTS needs 2 blocks of 32 tokens.

@@ -12,39 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+from benchmarks.soak.processes import is_at_rest
 from entries import ask_one, stream
 from live_triton import eventually
-from metrics import idle
-from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.client.answer import Answer
-from tandem.tools.client.client import Client, inputs_for
-from tandem.tools.client.terminal import PICTURES, show
-from tandem.tools.profiles import deployment
+from tandem.tools.client.client import Client
 from tandem.tools.triton.server import TritonServer
 
-from .conftest import EMULATED_ZERO, ROOT, serving
+from .conftest import ROOT
 
 PROMPT = "def main():"
-GREEN = re.compile(r"\x1b\[32m(.*?)\x1b\[0m", re.DOTALL)
 FEW = ("--limit", "2", "--max-tokens", "12", "--repetitions", "2")
 FEWEST = ("--limit", "1", "--max-tokens", "8", "--repetitions", "1")
-
-
-@pytest.fixture(scope="module")
-def without_draft(tmp_path_factory):
-    """A server without a draft model, like the one that `tandem up --target` starts."""
-    profile = yaml.safe_load(EMULATED_ZERO.read_text())
-    del profile["engines"]["draft"], profile["decoding"]
-    engine = profile["engines"]["target"]
-    engine["tokenizer"] = str(EMULATED_ZERO.parent / engine["tokenizer"])
-    folder = tmp_path_factory.mktemp("lookup")
-    (folder / "profile.yaml").write_text(yaml.safe_dump(profile))
-    with serving(deployment.load(folder / "profile.yaml"), folder) as running:
-        yield running
 
 
 def run(verb, server, *arguments):
@@ -86,29 +67,6 @@ def test_generate_reads_standard_input_and_passes_on_options(server, capsys, mon
     expected = ask_one(server, "ensemble", PROMPT, max_tokens=40, stop_words=(stop,))
     assert shown.out.removesuffix("\n") == expected.text.removesuffix("\n")
     assert shown.err.endswith("stop\n")
-
-
-def test_generate_colors_accepted_and_forced_tokens(server):
-    """Every character of the text is printed once."""
-    guide = {
-        entry.GUIDED_DECODING_GUIDE_TYPE: "regex",
-        entry.GUIDED_DECODING_GUIDE: "the answer is [0-9]",
-    }
-    shown = {}
-    for name, more in (("accepted", {entry.DRAFTER: "draft_model"}), ("forced", guide)):
-        file, answer = io.StringIO(), Answer()
-        console = Console(file=file, force_terminal=True, color_system="standard", no_color=False)
-        with Client(server.grpc_url) as client:
-            show(client, "bls_stream", inputs_for(PROMPT, 48, more), answer, console)
-        shown[name] = file.getvalue(), answer
-    text, answer = shown["accepted"]
-    assert bool(GREEN.search(text)) == bool(answer.totals.num_accepted_tokens)
-    plain = GREEN.sub(r"\1", text).removesuffix("\n")
-    assert plain == answer.text.translate(PICTURES).removesuffix("\n")
-    text, answer = shown["forced"]
-    [forced] = re.findall(r"\x1b\[35m(.*?)\x1b\[0m", text)
-    assert forced.startswith("the answer ")
-    assert answer.text.startswith(forced)
 
 
 def test_generate_accepts_schemas_and_regular_expressions(server, tmp_path, capsys):
@@ -163,7 +121,7 @@ def test_ctrl_c_cancels_the_request_and_prints_a_summary(server):
         _, summary = process.communicate(timeout=30)
     assert process.returncode == 130
     assert re.fullmatch(rb"[1-9]\d* tokens, .*, cancelled\n", summary)
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
 
 
 def test_bench_measures_every_combination(emulated, tmp_path, capsys):
@@ -219,28 +177,23 @@ def test_bench_says_that_triton_died(monkeypatch, capsys):
     log.unlink()
 
 
-def test_bench_measures_only_drafters_of_the_server_by_default(without_draft, capsys):
-    assert run("bench", without_draft, *FEWEST, "--model", "bls") == 0
-    shown = capsys.readouterr()
-    assert re.search(r"^prompt_lookup ", shown.out, re.MULTILINE)
-    assert "draft_model" not in shown.out
-    assert "no latencies: 'bls' doesn't stream" in shown.err
-
-
-def test_bench_rejects_drafters_and_lengths_that_the_server_lacks(without_draft, emulated, capsys):
-    url = without_draft.grpc_url
-    assert refused(capsys, "bench", "--url", url, *FEWEST, "--drafter", "draft_model") == (
-        f"--drafter must be one of prompt_lookup, none for {url}; got draft_model"
+def test_bench_names_what_the_server_lacks(emulated, capsys):
+    url = emulated.grpc_url
+    assert run("bench", emulated, *FEWEST, "--model", "bls", "--drafter", "prompt_lookup") == 0
+    assert "no latencies: 'bls' doesn't stream" in capsys.readouterr().err
+    assert refused(capsys, "bench", "--url", url, *FEWEST, "--drafter", "oracle") == (
+        "--drafter must be one of draft_model, prompt_lookup, hybrid, repeat, faulty, none for "
+        f"{url}; got oracle"
     )
     arguments = ("--drafter", "draft_model", "--num-draft-tokens", "99")
     assert run("bench", emulated, *FEWEST, *arguments) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f"must be at most 32, the maximum of {emulated.grpc_url}; got 99" in error
+    assert f"must be at most 32, the maximum of {url}; got 99" in error
 
 
 @pytest.mark.parametrize("verb", ["generate", "bench", "summarize", "perf"])
-def test_the_error_for_an_unknown_entry_lists_the_served_entries(without_draft, capsys, verb):
-    url = without_draft.grpc_url
+def test_the_error_for_an_unknown_entry_lists_the_served_entries(emulated, capsys, verb):
+    url = emulated.grpc_url
     prompt = ["x"] if verb == "generate" else []
     entries = f"{url} has bls, bls_stream, ensemble"
     assert refused(capsys, verb, *prompt, "--url", url, "--model", "blss") == (
@@ -252,18 +205,18 @@ def test_the_error_for_an_unknown_entry_lists_the_served_entries(without_draft, 
         )
 
 
-def test_the_error_for_a_wrong_port_names_its_kind(without_draft, capsys):
-    metrics = without_draft.metrics_url.removeprefix("http://").partition("/")[0]
-    for url, kind in ((without_draft.http_url, "Triton's HTTP port"), (metrics, "an HTTP port")):
+def test_the_error_for_a_wrong_port_names_its_kind(emulated, capsys):
+    metrics = emulated.metrics_url.removeprefix("http://").partition("/")[0]
+    for url, kind in ((emulated.http_url, "Triton's HTTP port"), (metrics, "an HTTP port")):
         assert refused(capsys, "generate", "x", "--url", url) == (
             f"{url} is {kind}; set --url to the gRPC port, such as 127.0.0.1:8001"
         )
 
 
-def test_generate_works_with_an_entry_that_does_not_stream(without_draft, capsys):
+def test_generate_works_with_an_entry_that_does_not_stream(emulated, capsys):
     said = []
     for model in ("bls", "bls_stream"):
-        assert generate(without_draft, "x", "--model", model, "--max-tokens", "8") == 0
+        assert generate(emulated, "x", "--model", model, "--max-tokens", "8") == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
 

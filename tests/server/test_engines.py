@@ -96,7 +96,7 @@ def test_pages_of_draft_logits_are_reused(emulated):
         answers = threads.map(
             lambda n: ask_one(emulated, "bls", f"def f{n}(", max_tokens=100, **BY_LOGITS), range(32)
         )
-    assert all(answer.number("num_rounds") > 8 for answer in answers)
+    assert all(answer.rounds > 8 for answer in answers)
     assert 0 < pages_of_logits(emulated) <= 8
 
 
@@ -133,4 +133,4 @@ def test_a_decoupled_engine_can_stream_and_works_with_the_loop(client, emulated,
         expected = ask_one(emulated, "ensemble", "def add(a, b):", **values)
         answer = ask_one(decoupled, "bls", "def add(a, b):", **values)
     assert answer.ids == expected.ids
-    assert answer.number("num_rounds") < LENGTH
+    assert answer.rounds < LENGTH

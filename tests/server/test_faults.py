@@ -1,19 +1,21 @@
 """Models die, fail, hang or are slow, but requests fail only if the target fails."""
 
 import os
+import queue
 import resource
 import signal
+import threading
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import wraps
-from pathlib import Path
 
 import pytest
 import tritonclient.grpc as client
+from benchmarks.soak.processes import is_at_rest, process_of
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
-from entries import ask_one, inputs, streaming
+from entries import OUTPUTS, ask_one, chunks_from, inputs, joined, streaming
 from live_triton import eventually
-from metrics import Change, computed, idle, settle, total
+from metrics import computed, settle, total
 from scale import first_of
 from tritonclient.utils import InferenceServerException
 
@@ -30,13 +32,6 @@ def server(fallible):
 
 
 @pytest.fixture(scope="module")
-def impatient(fallible):
-    """A server whose draft timeout (0.3 s) is shorter than the delay of late answers (0.6 s)."""
-    with fallible(timeouts={"draft": 0.3, "drafter_pause": 0.1, "request": 3.0}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def long_answers(server):
     return controls(server, PROMPTS, max_tokens=LONG)
 
@@ -45,33 +40,11 @@ def long_answers(server):
 def healthy(server):
     """The server, which is idle and has a working draft engine again after the test."""
     yield server
-    assert eventually(lambda: idle(server) and drafts(server))
+    assert eventually(lambda: is_at_rest(server) and drafts(server))
 
 
 def drafts(server):
     return ask(server, "x = 1", max_tokens=8).draft_tokens > 0
-
-
-def process_of(server, model):
-    """Return the process id of a model."""
-    for pid in server.processes:
-        if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
-            return pid
-    raise AssertionError(f"no process of {model}")
-
-
-@contextmanager
-def stopped(pid):
-    """Pause a process within the context, so that it doesn't even answer a `stop`."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def threads_of_the_loop(server):
-    return len(os.listdir(f"/proc/{process_of(server, 'bls_stream')}/task"))
 
 
 def assert_one_line(error, *words):
@@ -146,7 +119,7 @@ def test_requests_end_at_their_timeout_if_the_target_is_killed(fallible):
         for answer in [*answers_of_living(streams), ask(server, "x")]:
             assert_one_line(answer.error)
             assert answer.error.startswith((unavailable, late))
-        assert eventually(lambda: idle(server))
+        assert eventually(lambda: is_at_rest(server))
 
 
 def test_answers_continue_during_a_draft_failure_and_drafts_resume_afterward(healthy, long_answers):
@@ -166,26 +139,11 @@ def test_answers_continue_while_the_draft_engine_hangs(healthy, long_answers):
 
 
 @pytest.mark.heavy
-def test_a_slow_draft_engine_delays_the_loop_only_once(impatient):
-    [expected] = controls(impatient, ["x = 1"])
-    with impatient.faults.of("draft", "late"):
-        assert eventually(lambda: not drafts(impatient))
-        settle(impatient)
-        failures = total(impatient, "tandem_drafter_failures_total")
-        for _ in range(8):
-            assert ask(impatient, "x = 1").said == expected
-        settle(impatient)
-        assert total(impatient, "tandem_drafter_failures_total") == failures
-    assert eventually(lambda: drafts(impatient))
-
-
-@pytest.mark.heavy
-def test_a_request_fails_with_a_one_line_error_at_the_profiles_timeout(impatient):
-    with impatient.faults.of("target", "late"):
-        answer = ask(impatient, "x = 1", max_tokens=LONG)
-    line = "the request exceeded its timeout of 3 s"
-    assert answer.error == f"deadline_exceeded: {line}"
-    assert eventually(lambda: idle(impatient))
+def test_a_request_fails_with_a_one_line_error_at_the_profiles_timeout(fallible):
+    with fallible(timeouts={"request": 1.0}) as server, server.faults.of("target", "late"):
+        answer = ask(server, "x = 1", max_tokens=LONG)
+        assert answer.error == "deadline_exceeded: the request exceeded its timeout of 1 s"
+        assert eventually(lambda: is_at_rest(server))
 
 
 def test_a_single_target_failure_fails_only_one_request(healthy, long_answers):
@@ -212,48 +170,10 @@ def test_a_request_lost_by_the_target_ends_at_the_engine_timeout(healthy, long_a
         assert answer.error or answer.said == expected
 
 
-@pytest.mark.heavy
-def test_the_server_recovers_after_the_target_hangs(healthy, long_answers):
-    settle(healthy)
-    lost = total(healthy, "tandem_abandoned_calls")
-    with Crowd(healthy, 8) as crowd:
-        with healthy.faults.of("target", "hold"):
-            for answer in answers_of(crowd.ask(PROMPTS, max_tokens=LONG)):
-                assert_one_line(answer.error, "model_timeout: model 'target' failed: no response")
-        answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
-    assert wrong(answers, long_answers) == []
-    assert eventually(
-        lambda: total(healthy, "tandem_abandoned_calls") == lost
-    )  # the calls' threads are free again
-
-
-def test_a_request_without_tokens_records_no_time_to_first_token(healthy):
-    change = Change(healthy)
-    with healthy.faults.of("target", "raise"):
-        assert_one_line(ask(healthy, "x = 1", max_tokens=8).error, "model 'target' failed")
-    answer = ask(healthy, "x = 1", max_tokens=8)  # counted after the failed request
-    change.until_ended(1)
-    assert change.of("tandem_time_to_first_token_seconds_count") == 1
-    assert change.of("tandem_rounds_total") == answer.rounds
-
-
 def test_a_timed_out_request_frees_its_slot_while_the_target_hangs(healthy):
     with healthy.faults.of("target", "hold"):
         assert "exceeded its timeout of 0.5 s" in ask(healthy, "x = 1", timeout=500_000).error
-        assert eventually(lambda: idle(healthy))
-
-
-@pytest.mark.heavy
-@retry_if_triton_dies
-def test_abandoned_calls_of_a_hanging_engine_do_not_accumulate_threads(fallible):
-    with fallible(timeouts=TIMEOUTS) as server, Crowd(server, 12) as crowd:
-        before = threads_of_the_loop(server)
-        with stopped(process_of(server, "target")):
-            for answer in answers_of_living(crowd.ask(["x = 1"] * 12, timeout=500_000)):
-                assert "exceeded its timeout of 0.5 s" in answer.error
-            assert eventually(lambda: idle(server))
-            spare = 4
-            assert threads_of_the_loop(server) <= before + 12 + spare  # 12 calls were abandoned
+        assert eventually(lambda: is_at_rest(healthy))
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
@@ -298,18 +218,7 @@ def test_clients_that_leave_during_long_steps_are_not_counted_as_faults(fallible
             assert total(server, "tandem_abandoned_calls") == 0
         [answer] = answers_of([other])
         assert (answer.error, len(answer.ids)) == ("", 24)
-        assert eventually(lambda: idle(server))
-
-
-@pytest.mark.heavy
-def test_the_tokenizer_call_of_a_cancelled_request_is_abandoned(healthy):
-    def abandoned():
-        return total(healthy, "tandem_abandoned_calls", engine="preprocessing")
-
-    with healthy.faults.of("preprocessing", "hold"):
-        assert "exceeded its timeout of 0.1 s" in ask(healthy, "x", timeout=100_000).error
-        assert eventually(lambda: abandoned() == 1)
-    assert eventually(lambda: abandoned() == 0)  # the thread of the call is free again
+        assert eventually(lambda: is_at_rest(server))
 
 
 @contextmanager
@@ -345,5 +254,30 @@ def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(fallibl
                 assert ask_one(server, entry, "x", max_tokens=4).finish_reason == "length"
                 with streaming(server, "def leave(", max_tokens=400, end_id=-1) as chunks:
                     next(chunks)
-                assert eventually(lambda: idle(server))
+                assert eventually(lambda: is_at_rest(server))
             assert total(server, "tandem_abandoned_calls") == 0
+
+
+@pytest.mark.heavy
+def test_a_client_that_does_not_read_does_not_delay_others(healthy, long_answers):
+    length = 450
+    [expected] = controls(healthy, PROMPTS[:1], max_tokens=length)
+    reads, arrived = threading.Event(), queue.Queue()
+
+    def take(result, error):
+        reads.wait(120)
+        arrived.put((result, error))
+
+    with client.InferenceServerClient(healthy.grpc_url) as connection, Crowd(healthy, 8) as crowd:
+        connection.start_stream(take)
+        connection.async_stream_infer(
+            "bls_stream",
+            inputs(PROMPTS[0], max_tokens=length, end_id=-1, stream=True),
+            outputs=[client.InferRequestedOutput(name) for name in OUTPUTS],
+            enable_empty_final_response=True,
+        )
+        assert wrong(answers_of(crowd.ask(PROMPTS, max_tokens=LONG)), long_answers) == []
+        assert eventually(lambda: is_at_rest(healthy))  # the slow client's decoding has ended too
+        assert arrived.empty()
+        reads.set()
+        assert joined(list(chunks_from(arrived))).said == expected

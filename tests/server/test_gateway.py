@@ -1,21 +1,14 @@
 """OpenAI's client works with the gateway and a live Triton."""
 
 import asyncio
-import json
-import urllib.request
-from types import SimpleNamespace
 
-import numpy as np
 import openai
 import pytest
+from benchmarks.soak.processes import is_at_rest
 from entries import ask, ask_one
 from live_triton import eventually
-from metrics import computed, computed_so_far, idle
+from metrics import computed, computed_so_far
 from scale import first_of
-
-from tandem.gateway.server import listen
-
-from .conftest import gateway_to, openai_client
 
 CHAT = [{"role": "user", "content": "def main():"}]
 PROMPTS = ["def main():", "import os", "class Point:\n    def ", "x = 1\nprint("]
@@ -60,26 +53,6 @@ def test_greedy_chat_output_equals_the_baseline_for_the_same_prompt(server, clie
     assert answer.choices[0].message.content == "    import " + expected.text
 
 
-def test_async_requests_run_concurrently_with_correct_answers(server, gateway_url):
-    async def ask():
-        async with openai.AsyncOpenAI(base_url=f"{gateway_url}/v1", api_key="any") as client:
-            answers = await asyncio.gather(*(complete(client, prompt) for prompt in PROMPTS))
-            stream = await complete(client, PROMPTS[0], stream=True)
-            return [a.choices[0].text for a in answers], [c async for c in stream]
-
-    texts, chunks = asyncio.run(ask())
-    assert texts == [ask_one(server, "ensemble", p, max_tokens=24).text for p in PROMPTS]
-    assert text_of(chunks) == texts[0]
-
-
-def test_the_response_headers_contain_the_request_id(client):
-    raw = client.completions.with_raw_response.create(
-        model="bls", prompt="x", max_tokens=2, extra_headers={"x-request-id": "mine"}
-    )
-    assert raw.headers["x-request-id"] == "mine"
-    assert raw.parse().usage.completion_tokens <= 2
-
-
 def test_the_response_contains_usage_and_speculation_statistics(client):
     answer = complete(client, "def main():")
     assert answer.usage.completion_tokens == 24
@@ -120,20 +93,6 @@ def test_the_default_is_sampling_and_a_seed_repeats_the_output(server, client):
     assert several[0].text == sampled(seed=5)
 
 
-def test_prompts_can_be_token_ids(server, client):
-    expected = [answer.text for answer in ask(server, "ensemble", PROMPTS, max_tokens=24)]
-    ids = [post(client, "/tokenize", {"prompt": prompt})["tokens"] for prompt in PROMPTS]
-    assert [choice.text for choice in complete(client, ids).choices] == expected
-
-
-def test_a_stop_string_ends_the_output(client):
-    whole = complete(client, "def main():").choices[0].text
-    stop = whole[5:9]
-    answer = complete(client, "def main():", stop=[stop]).choices[0]
-    assert answer.text == whole.partition(stop)[0]
-    assert answer.finish_reason == "stop"
-
-
 def test_completions_default_to_16_tokens_and_chats_to_the_context(client, tokenizer, embedded):
     room = embedded.target.max_seq_len - embedded.target.max_draft_len
     more = {"max_tokens": openai.omit, "extra_body": {"ignore_eos": True}}
@@ -145,52 +104,6 @@ def test_completions_default_to_16_tokens_and_chats_to_the_context(client, token
     long = [{"role": "user", "content": "def " * words}]
     answer = client.chat.completions.create(model="bls_stream", messages=long, **more)
     assert answer.usage.total_tokens == room
-
-
-def test_openais_client_reads_vllms_fields(client):
-    """In OpenAI's client, unknown response fields become attributes."""
-    more = {"return_token_ids": True, "prompt_logprobs": 1, "return_tokens_as_token_ids": True}
-    answer = complete(client, "def main():", logprobs=0, extra_body=more)
-    choice = answer.choices[0]
-    ids = post(client, "/tokenize", {"prompt": "def main():"})["tokens"]
-    assert choice.prompt_token_ids == ids
-    assert choice.logprobs.tokens == [f"token_id:{token}" for token in choice.token_ids]
-    assert post(client, "/detokenize", {"tokens": choice.token_ids})["prompt"] == choice.text
-    assert choice.prompt_logprobs[0] is None
-    echoed = complete(client, "def main():", logprobs=0, echo=True, extra_body={})
-    for token, rated, value in zip(
-        ids[1:],
-        choice.prompt_logprobs[1:],
-        echoed.choices[0].logprobs.token_logprobs[1 : len(ids)],
-        strict=True,
-    ):
-        assert rated[str(token)]["logprob"] == pytest.approx(value, abs=1e-5)
-    answer = chat(client, extra_body={"return_token_ids": True})
-    assert answer.prompt_token_ids == post(client, "/tokenize", {"messages": CHAT})["tokens"]
-    assert len(answer.choices[0].token_ids) == answer.usage.completion_tokens
-    chunks = list(chat(client, stream=True, extra_body={"return_token_ids": True}))
-    streamed = [token for chunk in chunks for token in chunk.choices[0].token_ids]
-    assert streamed == answer.choices[0].token_ids
-    assert chunks[0].prompt_token_ids == answer.prompt_token_ids
-    assert {chunk.system_fingerprint for chunk in chunks} == {answer.system_fingerprint}
-
-
-def test_a_llama_cpp_grammar_is_enforced(client):
-    """llama.cpp generated the grammar from a schema."""
-    grammar = r"""
-root ::= "[" ws (string ("," ws string)*)? "]" ws
-string ::= "\"" ([^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})){0,5} "\"" ws
-ws ::= | " " | "\n"{1,2} [ \t]{0,20}
-"""
-    answer = chat(client, max_tokens=200, seed=1, extra_body={"grammar": grammar, "temperature": 1})
-    assert isinstance(json.loads(answer.choices[0].message.content), list)
-    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
-    schema["additionalProperties"] = False
-    for more in ({"json_schema": schema}, {"response_format": {"type": "json_object"}}):
-        if "response_format" in more:
-            more["response_format"]["schema"] = schema
-        answer = chat(client, max_tokens=200, extra_body=more)
-        assert isinstance(json.loads(answer.choices[0].message.content)["a"], bool)
 
 
 def test_the_model_list_contains_tandems_entries(client):
@@ -215,25 +128,11 @@ def test_errors_have_openais_exception_types(client):
         client.embeddings.create(model="bls", input="x")
 
 
-def test_an_unreachable_server_gives_status_503(embedded):
-    with listen("127.0.0.1", 0) as closed:
-        nowhere = f"127.0.0.1:{closed.getsockname()[1]}"
-    lost = SimpleNamespace(grpc_url=nowhere)
-    with (
-        gateway_to(lost, embedded.tokenizer.folder) as url,
-        openai_client(url) as client,
-        pytest.raises(openai.InternalServerError) as failed,
-    ):
-        complete(client, "x")
-    assert failed.value.status_code == 503
-    assert f"no Triton responds at {nowhere}" in failed.value.message
-
-
 @pytest.mark.parametrize("stream", first_of(True, False))
 def test_engines_stop_when_the_client_leaves(server, gateway_url, stream):
     before = computed(server)
     leave(server, gateway_url, stream=stream)
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
     # A complete answer has more than LONG tokens.
     assert computed(server) - before < LONG / 2
 
@@ -254,22 +153,3 @@ def leave(server, gateway_url, *, stream):
                 await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(ask())
-
-
-def test_metrics_have_one_series_per_counter(client, gateway_url):
-    complete(client, "def main():")
-    with urllib.request.urlopen(f"{gateway_url}/metrics") as answer:
-        lines = answer.read().decode().splitlines()
-    for name in ("drafts", "draft_tokens", "accepted_tokens"):
-        series = [line for line in lines if line.startswith(f"vllm:spec_decode_num_{name}_total")]
-        assert len(series) == 1
-        assert np.double(series[0].split()[-1]) > 0
-
-
-def post(client, path, body):
-    url = str(client.base_url).removesuffix("/v1/") + path
-    headers = {"content-type": "application/json"}
-    with urllib.request.urlopen(
-        urllib.request.Request(url, json.dumps(body).encode(), headers)
-    ) as answer:
-        return json.load(answer)

@@ -7,7 +7,8 @@ from pathlib import Path
 import promql_parser as promql
 import pytest
 from entries import ask_one
-from metrics import scrape, total, until
+from live_triton import eventually
+from metrics import scrape, total
 
 FILE = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "tandem.json"
 DASHBOARD = json.loads(FILE.read_text())
@@ -27,7 +28,7 @@ def samples(server):
     for drafter in drafters:
         ask_one(server, "bls", "def a(): return a", drafter=drafter, max_tokens=16)
     name = "tandem_round_seconds_count"
-    until(lambda: all(total(server, name, drafter=drafter) for drafter in drafters))
+    assert eventually(lambda: all(total(server, name, drafter=drafter) for drafter in drafters))
     return [(name, dict(labels)) for name, labels in scrape(server)]
 
 

@@ -1,7 +1,6 @@
 """Guided answers and tool calls through the gateway, with a live Triton."""
 
 import json
-import re
 import shutil
 from contextlib import contextmanager
 from typing import Literal
@@ -80,64 +79,10 @@ def test_all_sampled_answers_of_a_request_fit_the_schema(client):
 
 
 @pytest.mark.parametrize(
-    ("guide", "fits"),
-    [
-        ({"guided_choice": ["yes", "no", "né"]}, lambda text: text in {"yes", "no", "né"}),
-        ({"guided_regex": "[a-z]{3}/[0-9]{2,4}"}, re.compile("[a-z]{3}/[0-9]{2,4}").fullmatch),
-        ({"guided_grammar": 'start: "a" b\nb: "1" | "2" b'}, re.compile("a2{0,90}1").fullmatch),
-        ({"guided_grammar": 'root ::= "x" ("y" | "z")'}, lambda text: text in {"xy", "xz"}),
-        (
-            {"guided_json": {"type": "array", "maxItems": 2, "items": {"const": 1}}},
-            lambda text: json.loads(text) in ([], [1], [1, 1]),
-        ),
-        ({"structured_outputs": {"json": {"enum": [None, "a"]}}}, lambda t: t in {"null", '"a"'}),
-    ],
-)
-def test_vllms_fields_work_for_completions_and_chats(client, guide, fits):
-    asked = {"model": "bls_stream", "max_tokens": 100, "temperature": 1, "seed": 3}
-    made = client.completions.create(prompt=["def main():", "x = "], extra_body=guide, **asked)
-    chat = client.chat.completions.create(messages=[USER], extra_body=guide, **asked)
-    for text in [*(c.text for c in made.choices), chat.choices[0].message.content]:
-        assert fits(text), text
-    assert {choice.finish_reason for choice in made.choices} == {"stop"}
-
-
-def test_a_guided_answer_cut_at_max_tokens_has_finish_reason_length(client):
-    schema = {"name": "city", "schema": City.model_json_schema()}
-    response_format = {"type": "json_schema", "json_schema": schema}
-    asked = ASKED | {"max_tokens": 5, "response_format": response_format}
-    choice = client.chat.completions.create(**asked).choices[0]
-    assert choice.finish_reason == "length"
-    with pytest.raises(ValueError, match=r"Expecting|Unterminated"):
-        json.loads(choice.message.content)
-
-
-def test_forced_tokens_are_marked(client):
-    """This schema forces the whole text only if whitespace is fixed."""
-    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
-    schema["additionalProperties"] = False
-    for free in (False, True):
-        structured = {"json": schema, "disable_any_whitespace": not free}
-        choice = client.completions.create(
-            model="bls_stream",
-            prompt="x = ",
-            max_tokens=20,
-            temperature=0,
-            extra_body={"structured_outputs": structured, "return_token_details": True},
-        ).choices[0]
-        details = choice.model_extra["token_details"]
-        assert "".join(detail["text"] for detail in details) == choice.text
-        assert ({detail["kind"] for detail in details} == {"forced"}) == (not free)
-
-
-@pytest.mark.parametrize(
     ("guide", "line"),
     [
-        ({"guided_json": {"$ref": "#"}}, "no text matches"),
         ({"guided_json": {"enum": ["x" * 1000] * 1000}}, "; send a shorter guide"),
-        ({"guided_regex": "("}, "invalid regex"),
         ({"guided_grammar": "root ::= ("}, "must be EBNF"),
-        ({"guided_choice": [""]}, "choices must be"),
     ],
 )
 def test_invalid_guides_are_reported_as_openai_errors(server, client, guide, line):
@@ -207,31 +152,6 @@ def test_required_tool_calls_are_valid_in_every_format(client_of, known):
             **ASKED, tools=TOOLS, tool_choice=named("weather")
         ) as stream:
             check(stream.get_final_completion().choices[0], "weather")
-
-
-def test_optional_tool_calls_are_valid(client_of):
-    strict = [tool(name, PARAMETERS, strict=True) for name in ("weather", "weather2")]
-    with client_of(MARKS["hermes"]) as client:
-        asked = ASKED | {"temperature": 1, "seed": 2, "n": 4, "max_tokens": 60}
-        for choice in client.chat.completions.create(**asked, tools=strict).choices:
-            if choice.message.tool_calls and choice.finish_reason == "tool_calls":
-                check(choice, "weather", "weather2")
-            else:
-                assert choice.message.content
-
-
-def test_answers_to_requests_with_tools_are_json_or_tool_calls(client_of):
-    with client_of(MARKS["hermes"]) as client:
-        asked = ASKED | {"temperature": 1, "seed": 4, "n": 4, "parallel_tool_calls": False}
-        for choice in client.chat.completions.parse(
-            **asked,
-            tools=[openai.pydantic_function_tool(Place)],
-            response_format=City,
-        ).choices:
-            if choice.finish_reason == "tool_calls":
-                assert isinstance(choice.message.tool_calls[0].function.parsed_arguments, Place)
-            else:
-                assert isinstance(choice.message.parsed, City)
 
 
 def test_a_guide_applies_only_after_reasoning(client_of):

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from benchmarks.soak.growth import threads_at_rest
+from benchmarks.soak.processes import is_at_rest, sample
 from crowd import Crowd, ask, controls, prompts_of
 from entries import tensor
 from hostile import INNER, REQUESTS, inner_rpcs, raw, raw_strings
@@ -24,8 +26,8 @@ from hostile_guides import CRASHING, ENDLESS, ODD, TOO_LONG, large
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from live_triton import eventually
-from metrics import idle, total
-from scale import scaled
+from metrics import total
+from scale import first_of
 from tritonclient.grpc import InferenceServerClient, InferRequestedOutput
 from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
 
@@ -129,30 +131,21 @@ def wire(server):
 @pytest.fixture
 def unharmed(server):
     """After the test, check that the server still works and that no resources leaked."""
-    before = {pid: threads_of(pid) for pid in server.processes}
+    before, processes = sample(server), set(server.processes)
     yield
     assert server.running
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
     assert total(server, "tandem_abandoned_calls") == 0
     late = ask(server, "x = 1", max_tokens=900, drafter="none", timeout=100_000)
     line = "the request exceeded its timeout of 0.1 s"
     assert late.error == f"deadline_exceeded: {line}"
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
     assert len(ask(server, "x = 1", max_tokens=8).ids) == 8
-    assert set(server.processes) == set(before)
-    spare = 24
-    assert eventually(lambda: all(threads_of(p) <= before[p] + spare for p in before), 20)
-    for pid in before:
-        assert resident_mb(pid) < 1500
-
-
-def threads_of(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/task"))
-
-
-def resident_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"RssAnon:\s+(\d+)", status)[1]) / 1024
+    assert set(server.processes) == processes
+    assert eventually(
+        lambda: all(more.growth <= 24 for more in threads_at_rest(before, sample(server))), 20
+    )
+    assert max(sample(server).memory_mb.values()) < 1500
 
 
 def attack(server, wire, requests, volleys: int) -> Judge:
@@ -197,22 +190,17 @@ def undisturbed(server) -> Iterator[None]:
     assert wrong == []
 
 
-def test_hostile_requests_get_answers_or_one_line_errors(server, wire, unharmed):
-    judge = attack(server, wire, REQUESTS, 25)
+@pytest.mark.parametrize("volleys", first_of(25, VOLLEYS))
+def test_hostile_requests_get_answers_or_one_line_errors(server, wire, unharmed, volleys):
+    with undisturbed(server):
+        judge = attack(server, wire, REQUESTS, volleys)
     assert not judge.faults, judge.report()
+    assert judge.codes.total() == volleys * VOLLEY
     assert judge.codes["OK"] > judge.codes.total() / 20
 
 
-@pytest.mark.heavy
-def test_hostile_requests_do_not_affect_a_good_client(server, wire, unharmed):
-    with undisturbed(server):
-        judge = attack(server, wire, REQUESTS, VOLLEYS)
-    assert not judge.faults, judge.report()
-    assert judge.codes.total() == VOLLEYS * VOLLEY
-
-
 @pytest.mark.parametrize("model", INNER)
-@pytest.mark.parametrize("volleys", scaled(3, 10))
+@pytest.mark.parametrize("volleys", first_of(3, 10))
 def test_hostile_requests_to_inner_models_get_answers_or_one_line_errors(
     server, wire, unharmed, model, volleys
 ):

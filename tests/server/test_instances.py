@@ -8,15 +8,16 @@ from pathlib import Path
 import entries
 import pytest
 import tritonclient.grpc as client
+from benchmarks.soak.processes import is_at_rest
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from live_triton import ObedientServer, eventually
-from metrics import Change, computed, idle, scrape, settle, total
+from metrics import Change, scrape, total
 from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry as tensors
 from tandem.contract.forwarding import fresh_forwarded
 from tandem.tools.errors import TandemError
-from tandem.tools.triton.supervisor import SHARED_MEMORY, names_of
+from tandem.tools.triton.supervisor import names_of
 
 from .conftest import emulated_zero, serving
 
@@ -83,18 +84,6 @@ def test_both_loops_serve_and_their_counters_add_up(server):
     assert all(counted.values())
 
 
-def test_each_loop_publishes_the_time_of_its_last_check(server):
-    before = looks(server)
-    assert {"0", "1"} < set(before)
-    assert eventually(lambda: all(looks(server)[loop] > at for loop, at in before.items()))
-
-
-def looks(server):
-    samples = scrape(server).items()
-    name = "tandem_watcher_last_look_timestamp_seconds"
-    return {dict(at).get("loop", dict(at)["model"]): v for (n, at), v in samples if n == name}
-
-
 def test_one_stop_ends_all_requests_with_its_id_in_both_loops(server):
     for _ in range(3):
         request_id = fresh_forwarded()
@@ -107,7 +96,7 @@ def test_one_stop_ends_all_requests_with_its_id_in_both_loops(server):
             for answers in (one, other):
                 with pytest.raises(InferenceServerException, match="cancelled"):
                     list(answers)
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
 
 
 def endless():
@@ -120,30 +109,6 @@ def call(server, request_id, *inputs):
     with entries.opened(server, request_id) as (send, chunks):
         send(*inputs)
         yield chunks
-
-
-def test_only_the_requests_of_a_client_that_leaves_end(server):
-    stay, leave = PROMPTS[:4], PROMPTS[4:]
-    expected = controls(server, stay, max_tokens=400)
-    settle(server)
-    before = computed(server)
-    with Crowd(server, 4) as crowd, client.InferenceServerClient(server.grpc_url) as connection:
-        staying = crowd.ask(stay, model="bls", max_tokens=400, drafter="none")
-        leaving = [
-            connection.async_infer(
-                "bls",
-                entries.inputs(prompt, max_tokens=LONG, end_id=-1, drafter="none"),
-                lambda result, error: None,
-            )
-            for prompt in leave
-        ]
-        assert eventually(lambda: running(server) == 8)
-        for one in leaving:
-            one.cancel()
-        assert wrong(answers_of(staying), expected) == []
-    assert eventually(lambda: idle(server))
-    # Complete answers of the clients that left would have 4 * LONG tokens.
-    assert computed(server) - before < 4 * 500 + 2 * LONG
 
 
 @pytest.mark.heavy
@@ -184,19 +149,6 @@ def test_a_server_ends_when_a_loop_dies(tmp_path):
         if not any(words in str(given_up.value) for words in TRITONS_OWN_END):
             break
     assert "the process of model 'bls_stream' ended" in str(given_up.value)
-
-
-@pytest.mark.heavy
-def test_a_stopped_server_leaves_no_files_of_its_loops(tmp_path):
-    server = serving(emulated_zero(tmp_path, instances=2), tmp_path)
-    with server:
-        assert files_of_loops(server)
-        server.stop()
-        assert files_of_loops(server) == []
-
-
-def files_of_loops(server):
-    return [path.name for path in SHARED_MEMORY.glob(f"{server.shm_prefix}*-bls_stream-1")]
 
 
 def process_of_loop(server, number):

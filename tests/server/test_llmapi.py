@@ -55,7 +55,7 @@ def test_the_engine_drafts_by_itself_and_its_drafts_are_counted(server):
             answer.number(f"total_{kind}_tokens") for kind in ("draft", "accepted_draft")
         )
         assert LENGTH * 2 / 3 < accepted <= drafted
-        assert answer.number("num_rounds") == LENGTH - accepted
+        assert answer.rounds == LENGTH - accepted
 
 
 def test_chunks_stop_strings_and_metrics_work_as_with_other_engines(server):
@@ -63,7 +63,7 @@ def test_chunks_stop_strings_and_metrics_work_as_with_other_engines(server):
     change = Change(server, drafter="engine")
     whole = ask_one(server, "bls", PROMPTS[0], **asked)
     change.until_ended(1)
-    accepted = whole.number("total_accepted_draft_tokens")
+    accepted = whole.accepted_tokens
     assert change.of("spec_decode_num_accepted_tokens_total", drafter="engine") == accepted > 0
     chunks = stream(server, PROMPTS[0], **asked)
     assert len(chunks) > 1
@@ -84,7 +84,7 @@ def test_requests_name_adapters_that_the_engine_applies_with_its_drafts(server):
     base = ask_one(server, "bls", PROMPTS[0], **asked)
     adapted = ask_one(server, "bls", PROMPTS[0], **asked, lora_name="sql")
     assert adapted.ids != base.ids == ask_one(server, "bls", PROMPTS[0], **asked).ids
-    assert adapted.number("total_accepted_draft_tokens") > 0
+    assert adapted.accepted_tokens > 0
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """LoRA adapters on a live server give the output of the merged model with every drafter."""
 
 import pytest
-import torch
 import yaml
+from adapters import generate
 from checkpoints import write_adapter, write_pair
 from entries import ask_one, refusal
 from tokenizers import Tokenizer
@@ -50,12 +50,6 @@ def adapted(tmp_path_factory):
         yield running, models, folder / "tokenizer"
 
 
-def merged(model, ids):
-    row = torch.tensor([ids])
-    asked = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    return model.generate(row, attention_mask=torch.ones_like(row), **asked)[0, len(ids) :].tolist()
-
-
 def asked(name, **values):
     return {"max_tokens": LENGTH, "end_id": -1, **({"lora_name": name} if name else {}), **values}
 
@@ -66,7 +60,7 @@ def test_every_drafter_gives_the_merged_models_output(adapted, drafter):
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(PROMPT).ids
     for name, model in zip((None, "sql", "legal"), models, strict=True):
         answer = ask_one(server, "bls", PROMPT, **asked(name, drafter=drafter))
-        assert answer.ids == merged(model, ids)
+        assert answer.ids == generate(model, ids, LENGTH)
 
 
 def test_a_seed_gives_the_same_output_with_every_drafter(adapted):

@@ -1,15 +1,12 @@
 """Metrics add up over all requests and entries, and show that no token is computed twice."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from entries import OUTPUTS, ask, ask_one, stream, streaming
-from live_triton import memory_bytes
-from metrics import PARTS, Change, computed, scrape, settle, total, until
+from live_triton import eventually, memory_bytes
+from metrics import PARTS, Change, computed, scrape, settle, total
 from scale import first_of
-
-from tandem.contract import entry
 
 HISTOGRAMS = (
     "tandem_time_to_first_token_seconds",
@@ -53,7 +50,7 @@ def test_counters_add_up_over_concurrent_requests_and_all_entries(crowd):
     assert change.of("tandem_output_tokens_total", drafter="none") == baseline
     # In some requests, the last of the 21 tokens takes a round without a draft.
     drafts = change.of("spec_decode_num_drafts_total")
-    assert 0 < drafts <= sum(int(answer.number("num_rounds")) for answer in answers) - baseline
+    assert 0 < drafts <= sum(int(answer.rounds) for answer in answers) - baseline
 
 
 def test_each_histogram_has_one_observation_per_sequence(crowd):
@@ -75,20 +72,6 @@ def test_parts_of_a_round_add_up_to_the_whole_round(crowd):
     assert min(parts.values()) > 0
 
 
-def test_parts_of_a_round_are_engine_time_and_overhead(server, change):
-    milestones = (entry.FIRST_SCHEDULED_TIME_NS, entry.LAST_TOKEN_TIME_NS)
-    wanted = (*OUTPUTS, *milestones, entry.SPEC_DECODE_STATISTICS)
-    values = {"max_tokens": 24, "end_id": -1, "return_perf_metrics": True}
-    answer = ask_one(server, "bls", "def part(", outputs=wanted, **values)
-    change.until_ended(1)
-    start, end = (int(answer.number(name)) for name in milestones)
-    statistics = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])
-    parts = change.parts(drafter="draft_model")
-    assert sum(parts.values()) == pytest.approx((end - start) / 1e9)
-    assert parts["draft"] == pytest.approx(statistics["draft_seconds"])
-    assert parts["target"] == pytest.approx(statistics["target_seconds"])
-
-
 def test_cancelled_requests_are_counted(server, change):
     with streaming(server, "def leave(", max_tokens=3600, end_id=-1) as chunks:
         next(chunks)
@@ -97,14 +80,6 @@ def test_cancelled_requests_are_counted(server, change):
     rounds, tokens = (change.of(f"tandem_{name}_total") for name in ("rounds", "output_tokens"))
     assert 0 < rounds <= tokens < 3600
     assert sum(change.parts().values()) > 0
-
-
-def test_accepted_tokens_by_position_add_up(server, change):
-    answer = ask_one(server, "bls", "def main():", max_tokens=24)
-    change.until_ended(1)
-    name = "spec_decode_num_accepted_tokens_per_pos_total"
-    assert change.of(name) == answer.number("total_accepted_draft_tokens") > 0
-    assert change.of(name, position="0") >= change.of(name, position="1")
 
 
 def test_every_drafter_and_engine_has_metrics_from_the_start(server, embedded):
@@ -119,9 +94,9 @@ def test_the_server_uses_less_than_1_500_mb_of_memory(server):
 
 
 def test_gauges_of_an_idle_server_are_zero(server):
-    until(lambda: total(server, "tandem_requests_running") == 0)
+    assert eventually(lambda: total(server, "tandem_requests_running") == 0)
     assert total(server, "tandem_requests_waiting") == 0
-    until(lambda: total(server, "tandem_kv_reserved_ratio") == 0)
+    assert eventually(lambda: total(server, "tandem_kv_reserved_ratio") == 0)
 
 
 CODE = "class Reader:\n    def read(self, path):\n" * 4
@@ -141,7 +116,7 @@ def test_a_round_computes_at_most_its_draft_plus_one_token(server, draft_len):
         outputs=(*OUTPUTS, "num_input_tokens"),
     )
     spent = {model: computed(server, model, at + 1) - at for model, at in before.items()}
-    rounds, drafts = answer.number("num_rounds"), answer.number("total_draft_tokens")
+    rounds, drafts = answer.rounds, answer.draft_tokens
     length = answer.number("num_input_tokens")
     assert rounds > 1
     # The target computes the prompt once. In each round, it computes the draft and the previous

@@ -6,9 +6,11 @@ import sys
 import sysconfig
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from live_triton import answer_ids, eventually, lasting_ports
+from entries import ask_one, said
+from live_triton import eventually, lasting_ports
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -52,7 +54,7 @@ def environment(tmp_path):
 
 @contextmanager
 def bare_triton(models, environment, working_directory):
-    """Run tritonserver as the repository documents it, and yield its gRPC address."""
+    """Run tritonserver as the repository documents it, and yield its address."""
     install, ports = find_triton(), Ports(*lasting_ports(3))
     prefix = f"tandem-test-{os.getpid()}-"
     command = [
@@ -80,7 +82,7 @@ def bare_triton(models, environment, working_directory):
     ):
         assert eventually(lambda: server.poll() is not None or is_ready(connection), 120)
         assert server.poll() is None, log.read_text()
-        yield f"{LOOPBACK}:{ports.grpc}"
+        yield SimpleNamespace(grpc_url=f"{LOOPBACK}:{ports.grpc}")
         server.stdin.close()
 
 
@@ -95,8 +97,11 @@ def test_plain_triton_serves_a_repository_that_was_moved(emulated, environment, 
     repository.render(emulated_zero(tmp_path), tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "elsewhere")
     plant_wrong_packages(tmp_path / "work")
-    with bare_triton(tmp_path / "elsewhere", environment, tmp_path / "work") as url:
-        answers = [answer_ids(url, prompt, **guide) for prompt in PROMPTS for guide in GUIDES]
-    assert answers == [
-        answer_ids(emulated.grpc_url, prompt, **guide) for prompt in PROMPTS for guide in GUIDES
-    ]
+    with bare_triton(tmp_path / "elsewhere", environment, tmp_path / "work") as bare:
+        answers = answers_of(bare)
+    assert answers == answers_of(emulated)
+
+
+def answers_of(server):
+    asked = [(prompt, guide) for prompt in PROMPTS for guide in GUIDES]
+    return said(ask_one(server, "bls", prompt, max_tokens=32, **guide) for prompt, guide in asked)

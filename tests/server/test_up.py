@@ -9,10 +9,12 @@ import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from checkpoints import write_pair, write_tokenizer
-from live_triton import alive, answer_ids, leftovers
+from entries import ask_one
+from live_triton import alive, leftovers
 from up import gateway_of, read_greeting, stubs_of, up
 
 from tandem.tools.triton.launch import PREFIX
@@ -89,7 +91,7 @@ def test_up_without_a_terminal_reports_progress_and_continues_if_the_draft_engin
         os.kill(stub_of(stubs_of(process), "draft"), signal.SIGKILL)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(3 * SECONDS_BETWEEN_LOOKS)
-        assert answer_ids(grpc, "x", max_tokens=4)
+        assert ask_one(SimpleNamespace(grpc_url=grpc), "bls", "x", max_tokens=4).ids
         process.send_signal(signal.SIGINT)
         said = process.stderr.read().splitlines()
         assert process.wait(120) == 0

@@ -1,7 +1,6 @@
 """Fake draft and target engines that answer calls to Triton. Tests can delay the answers."""
 
 import threading
-import time
 
 import numpy as np
 import triton_python_backend_utils as triton
@@ -95,10 +94,3 @@ def response_of(call, answer):
         outputs[tensors.BRANCH_IDS] = rows
         outputs[tensors.BRANCH_LENGTHS] = np.array([lengths], np.int32)
     return triton.InferenceResponse([triton.Tensor(name, a) for name, a in outputs.items()])
-
-
-def eventually(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)

@@ -5,58 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
-import entries
+from entries import Answer, joined, said, streaming
 from live_triton import eventually
 from tritonclient.utils import InferenceServerException
 
-from tandem.contract import entry as tensors
-
-TOTALS = (tensors.NUM_ROUNDS, tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS)
-
-
-class Received(NamedTuple):
-    """The result of one client: an answer or an error line."""
-
-    ids: tuple[int, ...]
-    text: str
-    rounds: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    error: str = ""
-
-    @property
-    def said(self) -> tuple[tuple[int, ...], str]:
-        """The token ids and the text."""
-        return self.ids, self.text
-
 
 def ask(
-    server: Any,
-    prompt: str,
-    *,
-    model: str = "bls_stream",
-    timeout: int | None = None,
-    on_chunk: Callable[[], None] = lambda: None,
-    **values: Any,
-) -> Received:
+    server: Any, prompt: str, *, on_chunk: Callable[[], None] = lambda: None, **values: Any
+) -> Answer:
     """Send a prompt and collect the answer, which continues after an end of sequence.
 
-    timeout: Triton's timeout of the request, in microseconds.
+    timeout (in values): Triton's timeout of the request, in microseconds.
     """
-    values = {"max_tokens": 24, "end_id": -1} | values
-    ids, text, totals = [], "", (0, 0, 0)
+    chunks, error = [], ""
     try:
-        with entries.streaming(server, prompt, model=model, timeout=timeout, **values) as chunks:
-            for chunk in chunks:
-                ids += chunk.ids
-                text += chunk.text
-                totals = tuple(int(chunk.number(name)) for name in TOTALS)
+        with streaming(server, prompt, **{"max_tokens": 24, "end_id": -1} | values) as arriving:
+            for chunk in arriving:
+                chunks.append(chunk)
                 on_chunk()
-    except InferenceServerException as error:
-        return Received(tuple(ids), text, *totals, error=error.message())
-    return Received(tuple(ids), text, *totals)
+    except InferenceServerException as failure:
+        error = failure.message()
+    return joined(chunks, error)
 
 
 class Crowd(AbstractContextManager["Crowd"]):
@@ -70,7 +41,7 @@ class Crowd(AbstractContextManager["Crowd"]):
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown()
 
-    def ask(self, prompts: Iterable[str], **values: Any) -> list[Future[Received]]:
+    def ask(self, prompts: Iterable[str], **values: Any) -> list[Future[Answer]]:
         """Send all prompts concurrently."""
         return [self._ask(prompt, values) for prompt in prompts]
 
@@ -82,7 +53,7 @@ class Crowd(AbstractContextManager["Crowd"]):
         """Wait until every client has received at least three chunks."""
         assert eventually(lambda: min(self._chunks) >= 3)
 
-    def _ask(self, prompt: str, values: dict[str, Any]) -> Future[Received]:
+    def _ask(self, prompt: str, values: dict[str, Any]) -> Future[Answer]:
         number = len(self._chunks)
         self._chunks.append(0)
 
@@ -92,25 +63,25 @@ class Crowd(AbstractContextManager["Crowd"]):
         return self._threads.submit(ask, self._server, prompt, on_chunk=count, **values)
 
 
-def answers_of(futures: Iterable[Future[Received]]) -> list[Received]:
+def answers_of(futures: Iterable[Future[Answer]]) -> list[Answer]:
     """Wait for all clients and return their results."""
     return [future.result(timeout=120) for future in futures]
 
 
-def controls(server: Any, prompts: Iterable[str], **values: Any) -> list[tuple[Any, str]]:
-    """Return the ids and text of the baseline's answer to each prompt."""
+def controls(server: Any, prompts: Iterable[str], **values: Any) -> list[tuple]:
+    """Return what the baseline says to each prompt: ids, text and finish reason."""
     with Crowd(server, 8) as crowd:
         answers = answers_of(crowd.ask(prompts, **{"drafter": "none"} | values))
     assert not [answer.error for answer in answers if answer.error]
-    return [answer.said for answer in answers]
+    return said(answers)
 
 
-def wrong(answers: Iterable[Received], expected: Iterable[tuple[Any, str]]) -> list[str]:
+def wrong(answers: Iterable[Answer], expected: Iterable[tuple]) -> list[str]:
     """Return one line per client with a wrong result."""
     return [
-        answer.error or f"{answer.said} is not {said}"
-        for answer, said in zip(answers, expected, strict=True)
-        if answer.error or answer.said != said
+        answer.error or f"{answer.said} is not {right}"
+        for answer, right in zip(answers, expected, strict=True)
+        if answer.error or answer.said != right
     ]
 
 

@@ -2,7 +2,7 @@
 
 import queue
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -34,16 +34,41 @@ OUTPUTS = (
 
 @dataclass
 class Answer:
-    """The answer to one prompt, or a chunk of it. index: position of the prompt in the request."""
+    """The answer to one prompt, or a chunk of it.
+
+    index: position of the prompt in the request. error: the error that ended the answer.
+    """
 
     text: str
     ids: list[int]
     finish_reason: str | None
     index: int
     outputs: dict = field(repr=False)
+    error: str = ""
+
+    @property
+    def said(self):
+        return self.ids, self.text, self.finish_reason
+
+    @property
+    def rounds(self):
+        return int(self.number(entry.NUM_ROUNDS))
+
+    @property
+    def draft_tokens(self):
+        return int(self.number(entry.TOTAL_DRAFT_TOKENS))
+
+    @property
+    def accepted_tokens(self):
+        return int(self.number(entry.TOTAL_ACCEPTED_DRAFT_TOKENS))
 
     def number(self, name):
-        """Return this prompt's value of an output that has one number per prompt."""
+        """Return this prompt's value of an output that has one number per prompt.
+
+        It is 0 if the answer ended before its first chunk.
+        """
+        if not self.outputs:
+            return 0
         return self.outputs[name].reshape(-1)[self.index if len(self.outputs[name]) > 1 else 0]
 
 
@@ -90,6 +115,17 @@ def ids_of(outputs, row):
     if entry.OUTPUT_IDS not in outputs:
         return []
     return outputs[entry.OUTPUT_IDS][row, 0, : outputs[entry.SEQUENCE_LENGTH][row, 0]].tolist()
+
+
+def said(answers):
+    return [answer.said for answer in answers]
+
+
+def joined(chunks, error=""):
+    """Return the answer that consists of these chunks of one prompt."""
+    last = chunks[-1] if chunks else Answer("", [], None, 0, {})
+    text = "".join(chunk.text for chunk in chunks)
+    return replace(last, text=text, ids=[i for chunk in chunks for i in chunk.ids], error=error)
 
 
 def ask(server, model, prompts, *, outputs=OUTPUTS, **values):

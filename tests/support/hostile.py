@@ -310,42 +310,7 @@ def generates(draw: Any) -> Post:
     return Post(path, json.dumps(asked).encode())
 
 
-@st.composite
-def infers(draw: Any) -> Post:
-    """Draw a request to an entry's HTTP `infer` endpoint.
-
-    The data is inside the JSON or follows the JSON. Headers may be wrong.
-    """
-    model = draw(st.sampled_from(ENTRIES))
-    path = f"/v2/models/{model}/infer"
-    found = draw(tensors())
-    inputs = [
-        {"name": name, "datatype": kind, "shape": shape, "parameters": {"binary_data_size": len(d)}}
-        for name, kind, shape, d in found
-    ]
-    data = b"".join(raw for *_, raw in found)
-    if draw(st.booleans()):
-        for given in inputs:
-            del given["parameters"]
-            given["data"] = draw(JSON_VALUES)
-        data = b""
-    elif inputs and draw(st.integers(0, 5)) == 5:
-        inputs[-1]["parameters"] = draw(
-            st.sampled_from(
-                [
-                    {"binary_data_size": 2**63},
-                    {"binary_data_size": -1},
-                    {"binary_data_size": "x"},
-                    {"shared_memory_region": "nobody's", "shared_memory_byte_size": 8},
-                ]
-            )
-        )
-    head = json.dumps({"id": draw(IDS), "inputs": inputs}).encode()
-    length = draw(st.sampled_from([len(head)] * 9 + [0, -1, 2**40, len(head) + len(data) + 1]))
-    return Post(path, head + data, (("Inference-Header-Content-Length", str(length)),))
-
-
-REQUESTS = st.one_of(rpcs(), rpcs(), generates(), generates(), infers())
+REQUESTS = st.one_of(rpcs(), generates())
 
 
 INNER = {

@@ -9,9 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
-
 from tandem.tools.triton.install import TritonInstall
 from tandem.tools.triton.server import LOOPBACK, TritonServer
 
@@ -87,24 +84,6 @@ def memory_bytes(processes: list[int]) -> int:
         for line in rollup.splitlines()
         if line.startswith("Pss:")
     )
-
-
-def answer_ids(
-    url: str, prompt: str, *, max_tokens: int = 32, entry: str = "bls", **texts: str
-) -> list[int]:
-    """Return the token ids of an unstreamed answer. texts: string inputs, by name."""
-    given = []
-    for name, value in {"text_input": prompt, **texts}.items():
-        text = InferInput(name, [1, 1], "BYTES")
-        text.set_data_from_numpy(np.array([[value.encode()]], object))
-        given.append(text)
-    length = InferInput("max_tokens", [1, 1], "INT32")
-    length.set_data_from_numpy(np.array([[max_tokens]], np.int32))
-    wanted = [InferRequestedOutput(name) for name in ("output_ids", "sequence_length")]
-    with InferenceServerClient(url) as connection:
-        answer = connection.infer(entry, [*given, length], outputs=wanted)
-    ids, size = answer.as_numpy("output_ids"), answer.as_numpy("sequence_length")
-    return ids.flatten().tolist()[: size.item()]
 
 
 def lasting_ports(count: int) -> list[int]:

@@ -1,24 +1,17 @@
 """Reads metrics from a live server."""
 
-import re
 import time
-import urllib.request
 
+from benchmarks.soak.processes import is_at_rest, read_metrics
 from entries import streaming
 from live_triton import eventually
-from prometheus_client.parser import text_string_to_metric_families
 
 PARTS = ("draft", "target", "orchestration")
 
 
 def scrape(server):
     """Return all samples: (name, labels) -> value."""
-    with urllib.request.urlopen(server.metrics_url) as response:
-        text = response.read().decode()
-    # Remove the type lines, because the parser would append "_total" to Triton's counter names.
-    families = text_string_to_metric_families(re.sub("(?m)^# TYPE.*", "", text))
-    samples = [sample for family in families for sample in family.samples]
-    return {(name, frozenset(labels.items())): value for name, labels, value, *_ in samples}
+    return {(one.name, frozenset(one.labels.items())): one.value for one in read_metrics(server)}
 
 
 def total(server, name, **labels):
@@ -30,15 +23,6 @@ def total(server, name, **labels):
     )
 
 
-def idle(server):
-    """Return whether no requests are running or waiting.
-
-    Scrapes only once, because a request could start between two scrapes.
-    """
-    gauges = ("tandem_requests_running", "tandem_requests_waiting")
-    return not any(value for (name, _), value in scrape(server).items() if name in gauges)
-
-
 def settle(server, drafter="none"):
     """Wait until all earlier requests are counted and no requests are running.
 
@@ -47,15 +31,15 @@ def settle(server, drafter="none"):
     before they end, and counters are published before gauges. This request also increases the
     counters, so call `settle` before you read initial values.
     """
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
     assert eventually(lambda: _seen_at_work(server, drafter))
-    assert eventually(lambda: idle(server))
+    assert eventually(lambda: is_at_rest(server))
 
 
 def _seen_at_work(server, drafter):
     values = {"max_tokens": 100, "end_id": -1, "drafter": drafter}
     with streaming(server, "x", **values) as chunks:
-        return any(not idle(server) for _ in chunks)  # exiting the context ends the request
+        return any(not is_at_rest(server) for _ in chunks)  # exiting the context ends the request
 
 
 def computed_so_far(server, model="target"):
@@ -77,11 +61,6 @@ def computed(server, model="target", at_least=0):
     raise AssertionError("the engine never comes to rest")
 
 
-def until(condition):
-    """Wait for a condition on metrics. They are published shortly after an answer."""
-    assert eventually(condition)
-
-
 class Change:
     """The growth of the loop's metrics since this object was created.
 
@@ -95,7 +74,9 @@ class Change:
 
     def until_ended(self, sequences):
         """Wait until this number of new sequences with tokens is counted."""
-        until(lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences)
+        assert eventually(
+            lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences
+        )
         self._after = scrape(self._server)
 
     def of(self, name, **labels):

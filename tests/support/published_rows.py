@@ -7,7 +7,6 @@ pairs.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,19 +38,6 @@ class PublishedPair(NamedTuple):
     baseline: float  # tokens per second of the target alone
 
 
-@dataclass(frozen=True)
-class SimulatedRun:
-    """The counts of a simulated run, and its duration in virtual time."""
-
-    tokens: int
-    rounds: int
-    seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds
-
-
 class SequentialLoop:
     """A loop over emulated engines that handles one request at a time.
 
@@ -68,13 +54,13 @@ class SequentialLoop:
 
     def run(
         self, answers: int, *, draft_len: int = 0, stop_probability: float | None = None
-    ) -> SimulatedRun:
-        """Generate ``answers`` answers of `ANSWER_LEN` tokens each.
+    ) -> float:
+        """Generate ``answers`` answers of `ANSWER_LEN` tokens each; return tokens per second.
 
         draft_len: draft tokens per round; 0 for the target alone. stop_probability: the draft
         engine ends a draft early if the probability of a token falls below this value.
         """
-        begin_ns, rounds = self._timer.now_ns(), 0
+        begin_ns = self._timer.now_ns()
         for number in range(answers):
             text = np.random.default_rng(number).integers(1, 3000, PROMPT_LEN, np.int32)
             while (left := PROMPT_LEN + ANSWER_LEN - len(text)) > 0:
@@ -88,10 +74,9 @@ class SequentialLoop:
                     self._target, EngineRequest("", text, len(drafts) + 1, draft_ids=drafts)
                 )
                 text = np.concatenate((text, tokens))
-                rounds += 1
                 self._timer.pass_ns(self._orchestration_ns)
         seconds = (self._timer.now_ns() - begin_ns) / 1e9
-        return SimulatedRun(answers * ANSWER_LEN, rounds, seconds)
+        return answers * ANSWER_LEN / seconds
 
     def _call(self, engine: Engine, request: EngineRequest) -> NDArray[np.int32]:
         responses: list[EngineResponse] = []
@@ -115,7 +100,7 @@ def rows() -> list[PublishedPair]:
     return found
 
 
-def run(row: PublishedPair, answers: int) -> SimulatedRun:
+def run(row: PublishedPair, answers: int) -> float:
     loop = SequentialLoop(row.profile, orchestration_ms=PUBLISHED["orchestration_ms_assumed"])
     return loop.run(answers, draft_len=PUBLISHED["draft_len"])
 

@@ -5,12 +5,6 @@ from typing import Any
 import pytest
 
 
-def scaled(light: Any, heavy: Any) -> list[Any]:
-    """Return parameter values: `make test` uses ``light``, `make test-heavy` uses ``heavy``."""
-    heavy = heavy if isinstance(heavy, tuple) else (heavy,)
-    return [light, pytest.param(*heavy, marks=pytest.mark.heavy)]
-
-
 def first_of(light: Any, *heavy: Any) -> list[Any]:
     """Return parameter values: `make test` uses the first, `make test-heavy` uses the others."""
     return [light, *(pytest.param(value, marks=pytest.mark.heavy) for value in heavy)]

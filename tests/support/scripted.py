@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -388,28 +388,24 @@ def expected(request: Request, language: Language) -> tuple[list[int], str, str]
     return new, text_of(new), "length"
 
 
-class Writes(Language):
+class Writes(NamedTuple):
     """A language that repeats the given tokens after a prompt of the given length."""
 
-    def __init__(self, prompt_length: int, tokens: Sequence[int]) -> None:
-        super().__init__()
-        object.__setattr__(self, "written", (prompt_length, tokens))
+    prompt_length: int
+    tokens: Sequence[int]
 
     def next(self, context, banned=()):
-        length, tokens = self.written
-        return tokens[(len(context) - length) % len(tokens)]
+        return self.tokens[(len(context) - self.prompt_length) % len(self.tokens)]
 
 
-class Says(Language):
+class Says(NamedTuple):
     """A language that repeats the tokens 1 to 5, with an end token at one position."""
 
-    def __init__(self, end=END, at=10):
-        super().__init__()
-        object.__setattr__(self, "end", (at, end))
+    end: int = END
+    at: int = 10
 
     def next(self, context, banned=()):
-        at, end = self.end
-        return end if len(context) == at else len(context) % 5 + 1
+        return self.end if len(context) == self.at else len(context) % 5 + 1
 
 
 def request_of(**changes) -> Request:

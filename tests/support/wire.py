@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -23,8 +23,7 @@ CODES_IN_STREAMS = (("triton_grpc_error", "true"),)
 NO_ANSWER = "no answer"
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """The reply to a request.
 
     code: the gRPC or HTTP status; "OK" for a successful request. line: the error message.

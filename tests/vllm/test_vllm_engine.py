@@ -144,19 +144,6 @@ def test_a_seed_makes_verification_reproducible(engine):
     assert engine.tokens(prompt(9, 20), 3, **call) == engine.tokens(prompt(9, 20), 3, **call)
 
 
-def test_concurrent_verifications_equal_sequential_verifications(engine):
-    prompts = [prompt(seed, 20 + 5 * seed) for seed in range(AT_ONCE)]
-    want = [engine.tokens(ids, 9) for ids in prompts]
-    drafts = [text[: seed % 9] + [3] * (8 - seed % 9) for seed, text in enumerate(want)]
-    pending = [
-        engine.start(ids, 9, drafts=draft) for ids, draft in zip(prompts, drafts, strict=True)
-    ]
-    for call, text, seed in zip(pending, want, range(AT_ONCE), strict=True):
-        tokens = call.wait().tokens
-        assert len(tokens) > min(seed % 9, 8)
-        assert tokens == text[: len(tokens)]
-
-
 @pytest.mark.parametrize(
     "asked",
     [

@@ -5,7 +5,8 @@ import time
 
 import pytest
 import triton_python_backend_utils as triton
-from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines, eventually
+from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines
+from live_triton import eventually
 from scripted import ENDLESS, decoding_of, expected
 
 from tandem.bls.errors import Cancelled
@@ -88,7 +89,7 @@ def test_hanging_branches_delay_neither_rounds_nor_the_answer(pb, held):
     assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_hits == 0
     assert len(held.ids) == 1  # nothing else is drafted ahead while this call hangs
-    eventually(lambda: held.ids[0] in engines.stops)
+    assert eventually(lambda: held.ids[0] in engines.stops)
     # The sequence keeps its reservation until the draft engine has finished the call.
     driver.check(time.monotonic())
     assert not receiver.end.is_set()
@@ -107,7 +108,7 @@ def test_a_hanging_draft_engine_is_abandoned_at_its_timeout(pb, held):
     assert clients.abandoned.by_model == {"draft": 1}
     assert all(clients.ahead_threads.acquire(blocking=False) for _ in range(MAX_AHEAD_THREADS))
     held.let_go.set()
-    eventually(lambda: clients.abandoned.by_model == {"draft": 0})
+    assert eventually(lambda: clients.abandoned.by_model == {"draft": 0})
 
 
 def test_cancelling_stops_both_calls_and_waits_for_them(pb, held):
@@ -123,7 +124,7 @@ def test_cancelling_stops_both_calls_and_waits_for_them(pb, held):
     driver, receiver, _ = started(pb, engines)
     assert held.arrived.wait(PATIENCE)
     driver.interrupt(Cancelled())
-    eventually(lambda: len(set(engines.stops)) == 2)
+    assert eventually(lambda: len(set(engines.stops)) == 2)
     assert held.ids[0] in engines.stops
     verified.set()
     assert not receiver.end.wait(0.05)

@@ -46,15 +46,11 @@ def main() -> int:
         wait_until_drained(metrics, options.notice, options.limit)
         return 0
     generate = f"http://{options.host}:{options.http_port}/v2/models/{options.entry}/generate"
-    return told(
+    problem = (
         ailment(generate, metrics, options.target, options.patience)
         or blindness(metrics)
         or silence_of_streams(metrics)
     )
-
-
-def told(problem: str | None) -> int:
-    """Print a problem and return the exit status."""
     if problem:
         sys.stderr.write(f"{problem}\n")  # kubelet shows it in the pod's events
     return int(problem is not None)

@@ -4,7 +4,8 @@ import threading
 import time
 
 import pytest
-from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines, eventually
+from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines
+from live_triton import eventually
 from scripted import ids
 
 from tandem.bls.effects import Branching, Draft, EngineCall
@@ -79,7 +80,7 @@ def all_are_free(clients):
 def test_stopping_drafting_ahead_prevents_further_calls(pb, working):
     thread, _, steps, result, hold = working
     thread.stop()
-    eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
+    assert eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
     hold.let_go.set()
     assert isinstance(result.exception(PATIENCE), Cancelled)
     assert steps.made == 1
@@ -90,9 +91,9 @@ def test_the_stop_of_a_draft_ahead_call_is_repeated_until_it_ends(pb, working):
     thread, *_ = working
     stops = pb.InferenceRequest.answer.stops
     thread.stop()
-    eventually(lambda: len(stops) == 1)
+    assert eventually(lambda: len(stops) == 1)
     thread.check(time.monotonic() + SECONDS_BETWEEN_STOPS)
-    eventually(lambda: len(stops) == 2)
+    assert eventually(lambda: len(stops) == 2)
 
 
 @pytest.mark.parametrize("stopped", [False, True])

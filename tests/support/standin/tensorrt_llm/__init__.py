@@ -25,60 +25,35 @@ from tensorrt_llm.llmapi import llm_args
 __version__ = "1.2.1"
 STEP_SECONDS = 0.002
 CYCLE = 7
+# The arguments that Tandem or a test passes.
 LLM_ARGUMENTS = {
     "model",
-    "tokenizer",
-    "tokenizer_mode",
     "skip_tokenizer_init",
     "trust_remote_code",
     "tensor_parallel_size",
     "dtype",
-    "revision",
-    "tokenizer_revision",
-    "pipeline_parallel_size",
-    "context_parallel_size",
-    "gpus_per_node",
-    "load_format",
-    "enable_lora",
     "lora_config",
     "kv_cache_config",
     "enable_chunked_prefill",
     "guided_decoding_backend",
-    "scheduler_config",
     "speculative_config",
     "max_batch_size",
-    "max_input_len",
     "max_seq_len",
-    "max_beam_width",
     "max_num_tokens",
-    "gather_generation_logits",
-    "return_perf_metrics",
-    "num_postprocess_workers",
     "cuda_graph_config",
-    "disable_overlap_scheduler",
-    "sampler_type",
-    "enable_iter_perf_stats",
-    "stream_interval",
-    "backend",
 }
 
 
 @dataclass(kw_only=True)
 class SamplingParams:
-    """The sampling fields of version 1.2.1 that callers can set."""
+    """The sampling fields of version 1.2.1 that Tandem or a test sets."""
 
     end_id: int | None = None
-    pad_id: int | None = None
     max_tokens: int = 32
-    bad: Any = None
     bad_token_ids: list[int] | None = None
-    stop: Any = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool = False
     embedding_bias: Any = None
-    n: int = 1
-    best_of: int | None = None
-    use_beam_search: bool = False
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
@@ -89,13 +64,8 @@ class SamplingParams:
     frequency_penalty: float | None = None
     min_p: float | None = None
     logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    return_context_logits: bool = False
-    return_generation_logits: bool = False
     return_perf_metrics: bool = False
-    ignore_eos: bool = False
     detokenize: bool = True
-    add_special_tokens: bool = True
 
     def __post_init__(self) -> None:
         if self.top_p is not None and not 0 <= self.top_p <= 1:
@@ -214,11 +184,6 @@ class LLM:
         *,  # the real method also accepts these by position
         lora_request: Any = None,
         streaming: bool = False,
-        kv_cache_retention_config: Any = None,
-        disaggregated_params: Any = None,
-        trace_headers: Any = None,
-        scheduling_params: Any = None,
-        cache_salt: str | None = None,
     ) -> RequestOutput:
         if self.is_shut:
             raise RuntimeError("LLM is shutting down")

@@ -1,4 +1,4 @@
-"""Configurations with the fields of version 1.2.1. As in the original, unknown fields fail."""
+"""Configurations with the fields of version 1.2.1 that tests need. Unknown fields fail."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ from pydantic import BaseModel, ConfigDict
 class KvCacheConfig:
     enable_block_reuse: bool = True
     max_tokens: int | None = None
-    max_attention_window: list[int] | None = None
-    sink_token_length: int | None = None
     free_gpu_memory_fraction: float | None = 0.9
-    host_cache_size: int | None = None
-    onboard_blocks: bool = True
-    enable_partial_reuse: bool = True
-    copy_on_partial_reuse: bool = True
     dtype: str = "auto"
     tokens_per_block: int = 32
 
@@ -26,13 +20,11 @@ class KvCacheConfig:
 @dataclass
 class LoraConfig:
     lora_dir: list[str] = field(default_factory=list)
-    lora_ckpt_source: str = "hf"
     max_lora_rank: int = 64
     lora_target_modules: list[str] = field(default_factory=list)
     trtllm_modules_to_hf_modules: dict[str, str] = field(default_factory=dict)
     max_loras: int | None = None
     max_cpu_loras: int | None = None
-    swap_gate_up_proj_lora_b_weight: bool = True
 
 
 def get_default_trtllm_modules_to_hf_modules() -> dict[str, str]:
@@ -52,22 +44,14 @@ class DecodingBaseConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     max_draft_len: int | None = None
-    max_total_draft_tokens: int | None = None
     speculative_model: Any = None
-    max_concurrency: int | None = None
     draft_len_schedule: dict[int, int] | None = None
-    load_format: str | None = None
-    acceptance_window: int | None = None
-    acceptance_length_threshold: float | None = None
     allow_advanced_sampling: bool = False
 
 
 class NGramDecodingConfig(DecodingBaseConfig):
     decoding_type: ClassVar[str] = "NGram"
     max_matching_ngram_size: int = 0
-    is_keep_all: bool = True
-    is_use_oldest: bool = True
-    is_public_pool: bool = True
 
 
 class DraftTargetDecodingConfig(DecodingBaseConfig):
@@ -87,5 +71,3 @@ class Eagle3DecodingConfig(BaseModel):
     max_draft_len: int
     speculative_model: str
     draft_len_schedule: dict[int, int] | None = None
-    acceptance_rate_threshold: float | None = None
-    use_rejection_sampling: bool = False
