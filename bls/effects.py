@@ -177,17 +177,6 @@ class AwaitAhead(NamedTuple):
     timeout: float
 
 
-class StepSeconds(NamedTuple):
-    """Duration of a round, or of a call without drafts.
-
-    total: seconds from the end of one emit to the end of the next. target: seconds of the target
-    call.
-    """
-
-    total: float
-    target: float
-
-
 class TextCall(NamedTuple):
     """Request the complete text that ``window[context_length:]`` adds to the tokens before it.
 

@@ -32,7 +32,6 @@ from tandem.bls.effects import (
     PromptLogProbs,
     StartAhead,
     StepsAhead,
-    StepSeconds,
 )
 from tandem.bls.errors import EngineCallError
 from tandem.bls.exactness.seeds import lengths_decide_text, verification_seed
@@ -100,7 +99,7 @@ class Decoding:
             if len(draft):
                 yield from self._round(draft, began)
             else:
-                yield from self._plain_step(began)
+                yield from self._plain_step()
 
     def _propose(self) -> Proposal:
         """Return the draft of the next round. If it is empty, the target decodes alone."""
@@ -137,7 +136,7 @@ class Decoding:
         rounds, count = self.statistics.num_rounds, len(answer.tokens)
         yield from self._emit(answer, of_round(rounds, count, accepted, len(proposed)), end)
         if proposed.drafter != GRAMMAR:
-            self._drafter.verified(proposed, accepted, self._seconds(began, answer))
+            self._drafter.verified(proposed, accepted, self._clock() - began)
 
     def _counted(self, ahead: StepsAhead) -> StepsAhead:
         """Run the steps and count them when they begin. They never begin if no thread is free."""
@@ -181,10 +180,8 @@ class Decoding:
             self.statistics.num_unverified_draft_tokens += len(draft) - last
         return accepted
 
-    def _plain_step(self, began: float) -> Steps:
+    def _plain_step(self) -> Steps:
         """Decode as many tokens with the target alone as the chunk size allows.
-
-        began: start time of the step in seconds, before any failed draft call.
 
         A single streaming call for the whole answer would be cheaper. But Triton's Python backend
         deadlocks a model that receives two streams (see ``bls.triton.engine_calls.calls``).
@@ -197,6 +194,7 @@ class Decoding:
             self.sequence.min_tokens_left,
         )
         wanted = min(filter(None, bounds))  # 0: no bound
+        began = self._clock()
         call = self._target_call(wanted, ends=self.request.end_ids)
         answer = yield from self._guidance.ask(call)
         count = len(answer.tokens)
@@ -206,7 +204,7 @@ class Decoding:
         ended = count < wanted and not self._guidance.cuts_answers
         details = self._count_plain_tokens(answer, end, ended=ended)
         yield from self._emit(answer, details, end, ended=ended)
-        self._drafter.observe_plain_step(count, self._seconds(began, answer))
+        self._drafter.observe_plain_step(count, self._clock() - began)
 
     def _count_plain_tokens(
         self, answer: EngineAnswer, end: int | None, *, ended: bool
@@ -252,10 +250,6 @@ class Decoding:
             wants_logits=self.request.return_generation_logits,
             in_engine=self.request.kind.in_engine,
         )
-
-    def _seconds(self, began: float, answer: EngineAnswer) -> StepSeconds:
-        """Return the duration of a step that began at ``began`` and received ``answer``."""
-        return StepSeconds(self._clock() - began, answer.engine_seconds or answer.seconds)
 
     def _emit(
         self, answer: EngineAnswer, details: TokenDetails, end: int | None, *, ended: bool = False

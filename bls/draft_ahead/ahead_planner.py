@@ -11,7 +11,7 @@ from tandem.bls.draft_ahead.cost_model import FIRST_PLAN, MOST_TOKENS, AheadPlan
 from tandem.bls.draft_length.arms import MEMORY, Acceptance
 from tandem.bls.draft_length.costs import Line
 from tandem.bls.drafters.registry import DRAFT_MODEL
-from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
+from tandem.bls.effects import Draft, EngineAnswer
 from tandem.bls.settings import LoopSettings
 
 ALL_BRANCHES = 128  # branches of all sequences; each sequence gets at least `BUDGETS[0]`
@@ -74,14 +74,14 @@ class AheadPlanner:
             if not stopped:
                 self._acceptance[draft.drafter].add(num_accepted, len(draft), MEMORY)
 
-    def timed(self, draft: Draft, seconds: StepSeconds) -> None:
+    def timed(self, draft: Draft, seconds: float) -> None:
         """Record the duration of a round.
 
         Drafting ahead can use the whole round except the round's draft call.
         """
         answer = draft.answer
         with self._lock:
-            seconds_after_draft = seconds.total - (answer.seconds if answer else 0.0)
+            seconds_after_draft = seconds - (answer.seconds if answer else 0.0)
             self._target.add(len(draft), seconds_after_draft, CALL_WEIGHT)
             if answer is not None and len(answer.tokens):
                 self._add_call(answer, len(answer.tokens), 1)

@@ -35,7 +35,6 @@ from tandem.bls.effects import (
     EngineAnswer,
     EngineCall,
     StepsAhead,
-    StepSeconds,
 )
 from tandem.bls.exactness.seeds import lengths_decide_text
 from tandem.bls.request import Request, TokenIds
@@ -203,7 +202,7 @@ class DraftAhead:
             self._logits.add_done_callback(return_unread)
             self._logits = None
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Record a round. The duration of the first one is ignored: it includes the prefill."""
         self._rounds += 1
         self.planner.verified(draft, num_accepted)

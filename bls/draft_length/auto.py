@@ -9,7 +9,7 @@ from __future__ import annotations
 from tandem.bls.draft_length.arms import OWN_MEMORY, Acceptance
 from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.draft_length.planner import DraftPlanner, LoadPlans
-from tandem.bls.effects import Draft, DraftPlan, StepSeconds
+from tandem.bls.effects import Draft, DraftPlan
 
 
 class AutoLength:
@@ -39,7 +39,7 @@ class AutoLength:
         """Return whether drafts of any kind, including copies and branches, are allowed now."""
         return self._planner.mode is not Mode.ALONE
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Record a round. The draft may be a copy.
 
         Only the acceptance of a draft that was drafted ahead counts, because its round doesn't
@@ -54,7 +54,7 @@ class AutoLength:
             self._own.add(num_accepted, len(draft), OWN_MEMORY)
             self._level = self._planner.level(self._own)
 
-    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Record a target call without a draft."""
         self._caught_up = False
         if self._load_stayed() and num_tokens:

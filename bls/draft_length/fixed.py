@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.bls.effects import Draft, DraftPlan, StepSeconds
+from tandem.bls.effects import Draft, DraftPlan
 
 # Replaces the draft length `auto` if a seeded output depends on draft lengths (see
 # `bls.exactness.seeds`).
@@ -24,8 +24,8 @@ class FixedLength:
     def allows_drafts(self) -> bool:
         return True
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Do nothing."""
 
-    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Do nothing."""

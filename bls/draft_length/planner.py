@@ -28,7 +28,7 @@ from tandem.bls.draft_length.arms import (
 )
 from tandem.bls.draft_length.costs import LoadCosts
 from tandem.bls.draft_length.experiments import Mode
-from tandem.bls.effects import Draft, DraftPlan, StepSeconds
+from tandem.bls.effects import Draft, DraftPlan
 
 FIRST_TOKENS = 8  # draft length before anything is known
 LEAST_LIKELY = 0.1  # the last token of a branch is accepted with at least this probability
@@ -142,7 +142,7 @@ class DraftPlanner:
         return self.load().costs.mode(self._clock())
 
     def verified(
-        self, draft: Draft, num_accepted: int, seconds: StepSeconds, level: int, *, timed: bool
+        self, draft: Draft, num_accepted: int, seconds: float, level: int, *, timed: bool
     ) -> None:
         """Record a round. timed: whether to learn from its duration."""
         with self._lock:
@@ -163,25 +163,25 @@ class DraftPlanner:
         with self._lock:
             self._acceptance.add(num_accepted, len(draft), MEMORY)
 
-    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Record the duration of ``num_tokens`` tokens that the target decoded alone."""
         with self._lock:
             load, now = self.load(), self._clock()
             self._end_slot(load)
-            if load.costs.is_settled(now - seconds.total, now):
-                load.costs.alone.count(0, seconds.target, steps=num_tokens)
+            if load.costs.is_settled(now - seconds, now):
+                load.costs.alone.count(0, seconds, steps=num_tokens)
                 self._end_slot(load)
 
-    def _count(self, costs: LoadCosts, draft: Draft, seconds: StepSeconds) -> None:
+    def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
         now = self._clock()
         # Requests that can't call the draft model copy even while all others decode alone.
-        if costs.mode(now) is Mode.ALONE or not costs.is_settled(now - seconds.total, now):
+        if costs.mode(now) is Mode.ALONE or not costs.is_settled(now - seconds, now):
             return
         if draft.answer is None:
-            costs.copying.count(len(draft), seconds.total)
+            costs.copying.count(len(draft), seconds)
             return
         engine_seconds = draft.answer.engine_seconds or draft.answer.seconds
-        costs.drafting.count(len(draft.answer.tokens), seconds.total, engine=engine_seconds)
+        costs.drafting.count(len(draft.answer.tokens), seconds, engine=engine_seconds)
 
     def _end_slot(self, load: LoadPlans) -> None:
         if load.costs.end_slot(self._clock(), max(1, self._running())):

@@ -17,7 +17,6 @@ from tandem.bls.effects import (
     Draft,
     EngineCall,
     StepsAhead,
-    StepSeconds,
 )
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.exactness.seeds import lengths_decide_text, proposal_seed
@@ -174,12 +173,12 @@ class DraftModel(Drafter):
         """Return how many copied tokens to verify (0: call the draft engine instead)."""
         return self._length.copy_length(copied)
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         if self._ahead is not None:
             self._ahead.verified(draft, num_accepted, seconds)
         self._length.verified(draft, num_accepted, seconds)
 
-    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         self._length.observe_plain_step(num_tokens, seconds)
 
     def completed(self, sequence: Sequence) -> None:  # noqa: ARG002

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
-from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepsAhead, StepSeconds
+from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepsAhead
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -69,10 +69,10 @@ class Drafter:
         """
         return None
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Learn how many tokens of a draft were accepted, and how long the round took."""
 
-    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Learn how long the target took to decode ``num_tokens`` tokens without a draft."""
 
     def failed(self, error: EngineCallError) -> None:

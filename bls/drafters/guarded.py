@@ -14,7 +14,7 @@ from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
 from tandem.bls.drafters.registry import BASELINE, COPIED_FROM, DRAFTERS, DrafterKind
-from tandem.bls.effects import Draft, EngineCall, StepSeconds
+from tandem.bls.effects import Draft, EngineCall
 from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -48,10 +48,10 @@ class GuardedDrafter(Drafter):
             draft = yield from self._calls_alone(steps)
             return self._checked(draft, sequence, limit)
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         self._try(lambda: self._drafter.verified(draft, num_accepted, seconds), None)
 
-    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         self._try(lambda: self._drafter.observe_plain_step(num_tokens, seconds), None)
 
     def failed(self, error: EngineCallError) -> None:

@@ -8,7 +8,7 @@ from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.effects import Draft, StepsAhead, StepSeconds
+from tandem.bls.effects import Draft, StepsAhead
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -42,11 +42,11 @@ class Hybrid(Drafter):
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
         return self._draft_model.draft_ahead(sequence, draft)
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Report drafts and copies to the draft model, which weighs its drafts against copies."""
         self._draft_model.verified(draft, num_accepted, seconds)
 
-    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         self._draft_model.observe_plain_step(num_tokens, seconds)
 
     def failed(self, error: EngineCallError) -> None:

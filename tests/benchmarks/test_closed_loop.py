@@ -118,6 +118,14 @@ CELLS |= {
 }
 CELLS |= {
     "one-processor-64": Cell(replace(LARGE, processor=1.2e-3), EVEN, 64, (8, 10, 16), warm_up=600),
+    "one-processor-streamed-64": Cell(
+        replace(LARGE, processor=1.2e-3, batch_slope=0.01),
+        EVEN,
+        64,
+        (8, 16),
+        warm_up=600,
+        options=options(streams_text=True),
+    ),
     "regular-16": Cell(
         replace(LARGE, processor=0.8e-3), EVEN, 16, (8,), options=options(streams_text=True)
     ),

@@ -7,7 +7,7 @@ from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.draft_ahead.ahead_planner import MOST_UNREAD, AheadPlanner
 from tandem.bls.draft_ahead.branches import DraftAhead
-from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
+from tandem.bls.effects import Draft, DraftPlan, EngineAnswer
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
 
@@ -22,7 +22,7 @@ def learn(ahead, step=0.00109, accepted=4, rounds=200):
         answer = EngineAnswer(ids(*[1] * tokens), 0.0012 + tokens * step, tokens * step)
         draft = Draft(ids(*[1] * tokens), drafter="draft_model", answer=answer)
         verification = 0.021 + 0.0001 * tokens
-        seconds = StepSeconds(answer.seconds + verification, verification)
+        seconds = answer.seconds + verification
         ahead.verified(draft, min(accepted, tokens), seconds)
         branches = step * (1 + 0.003 * 64) * 11
         answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
@@ -81,7 +81,7 @@ def test_a_call_without_overhead_does_not_reset_the_measured_overhead():
         way = 0.002 * (number % 2)
         answer = EngineAnswer(ids(1, 1), 0.004 + way, 0.004)
         draft = Draft(ids(1, 1), drafter="draft_model", answer=answer)
-        statistics.timed(draft, StepSeconds(0.03 + way, 0.02))
+        statistics.timed(draft, 0.03 + way)
         if number > 200:
             assert statistics.seconds(2) == pytest.approx(0.004 + 0.001, abs=1e-4)
 

@@ -33,7 +33,7 @@ from tandem.bls.draft_ahead.branches import (
 from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
-from tandem.bls.effects import BranchDraft, Draft, EngineAnswer, StepSeconds
+from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
 from tandem.bls.request import Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -248,7 +248,7 @@ def test_after_rejected_copied_drafts_more_branches_cover_another_rejection():
 
     before = branches_after_rejection()
     for _ in range(50):
-        hybrid.verified(copied, 0, StepSeconds(0.02, 0.02))
+        hybrid.verified(copied, 0, 0.02)
     assert branches_after_rejection() > before
 
 

@@ -132,7 +132,7 @@ def test_hybrid_resumes_drafting_after_an_experiment_without_drafts():
     assert len(world.drafted) > LENGTH / 17
 
 
-def test_the_time_of_a_failed_draft_is_measured():
+def test_the_time_of_a_failed_draft_is_not_counted_as_the_targets():
     world, steps = World(even(0.9), SMALL), []
     length = SimpleNamespace(
         plan=lambda _limit, **_: DraftPlan(4),
@@ -150,6 +150,4 @@ def test_the_time_of_a_failed_draft_is_measured():
     )
     play(Decoding(request, SETTINGS, drafter, clock=lambda: world.seconds), world, world)
     assert sum(tokens for tokens, _ in steps) == 3
-    seconds = steps[0][1]
-    assert seconds.total == pytest.approx(5.0 + seconds.target)
-    assert seconds.target < 1.0
+    assert steps[0][1] < 1.0

@@ -25,7 +25,7 @@ from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.effects import EngineAnswer, StepSeconds
+from tandem.bls.effects import EngineAnswer
 from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -287,10 +287,10 @@ def drafting_in_vain():
     for _ in range(40):
         time.now += 0.1
         drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
-        drafter.verified(drafted, 0, StepSeconds(0.1, 0.02))
+        drafter.verified(drafted, 0, 0.1)
     for _ in range(3):
         time.now += 0.02
-        drafter.observe_plain_step(1, StepSeconds(0.02, 0.02))
+        drafter.observe_plain_step(1, 0.02)
     return drafter, time
 
 
