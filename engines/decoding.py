@@ -137,8 +137,8 @@ def _end_id(name: str, array: Array) -> int | None:
 def _number(bounds: Bounds) -> Read:
     def read(name: str, array: Array) -> Any:
         value = _scalar(name, array)
-        if not bounds.hold(value):
-            raise RequestError(f"{name} must be {bounds}; got {value:g}")
+        if fault := bounds.fault(value):
+            raise RequestError(f"{name} {fault}")
         return value
 
     return read

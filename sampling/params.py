@@ -18,20 +18,23 @@ class Bounds(NamedTuple):
     most: float = math.inf
     above: float = -math.inf
 
-    def hold(self, value: float) -> bool:
-        return math.isfinite(value) and self.least <= value <= self.most and value > self.above
+    def fault(self, value: float) -> str:
+        """Return what is wrong with a value, to follow its name in an error; empty if it is valid.
 
-    def __str__(self) -> str:
-        """Return the text after "must be" in an error message.
-
-        >>> str(Bounds(0, 1)), str(Bounds(above=0)), str(Bounds())
-        ('between 0 and 1', 'greater than 0', 'a finite number')
+        >>> Bounds(0, 1).fault(2), Bounds(least=0).fault(math.inf), Bounds(above=0).fault(1)
+        ('must be between 0 and 1; got 2', 'must be a finite number; got inf', '')
         """
+        if math.isfinite(value) and self.least <= value <= self.most and value > self.above:
+            return ""
         if math.isfinite(self.least) and math.isfinite(self.most):
-            return f"between {self.least:g} and {self.most:g}"
-        if math.isfinite(self.least):
-            return f"at least {self.least:g}"
-        return f"greater than {self.above:g}" if math.isfinite(self.above) else "a finite number"
+            wanted = f"between {self.least:g} and {self.most:g}"
+        elif not math.isfinite(value):
+            wanted = "a finite number"
+        elif math.isfinite(self.least):
+            wanted = f"at least {self.least:g}"
+        else:
+            wanted = f"greater than {self.above:g}"
+        return f"must be {wanted}; got {value:g}"
 
 
 class Number(NamedTuple):

@@ -77,8 +77,8 @@ class Inputs:
     def number(self, tensor: Tensor, row: int, bounds: Bounds) -> float | None:
         """Return a prompt's finite number within ``bounds``; None if it is missing."""
         value = self.scalar(tensor, row, None)
-        if value is not None and not bounds.hold(value):
-            raise BadRequest(f"input '{tensor}' must be {bounds}; got {value:g}")
+        if value is not None and (fault := bounds.fault(value)):
+            raise BadRequest(f"input '{tensor}' {fault}")
         number: float | None = value
         return number
 

@@ -221,15 +221,17 @@ class KVCache:
         self._entries.remove(entry)
 
     def _longest_prefix(self, tokens: Tokens, adapter: int = 0) -> tuple[KVEntry | None, int]:
-        """Return the entry with the longest common prefix, preferably an idle one, and its length.
+        """Return the entry with the longest common prefix, and the prefix's length.
 
-        Entries that can't beat the best one so far aren't compared in full.
+        Among equals, prefer an idle entry, then a short one. So a sequence finds its own entry, not
+        one whose other tokens another sequence needs. Entries that can't beat the best one so far
+        aren't compared in full.
         """
         best: KVEntry | None = None
         longest = 0
         for entry in reversed(self._entries):
-            as_good_will_do = best is not None and best.busy and not entry.busy
-            needed = longest if as_good_will_do else longest + 1
+            wins_tie = best is not None and (entry.busy, entry.length) < (best.busy, best.length)
+            needed = longest if wins_tie else longest + 1
             if entry.adapter == adapter and entry.may_share(tokens, needed):
                 shared = entry.shared_prefix(tokens)
                 if shared >= needed:

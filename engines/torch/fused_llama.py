@@ -19,7 +19,7 @@ from tandem.engines.torch.linear import linear
 from tandem.engines.torch.lora import with_adapters
 
 FAMILY = {"llama", "mistral", "qwen2"}
-_STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # the angles depend only on the position
+STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # the angles depend only on the position
 
 
 class _Layer:
@@ -113,7 +113,7 @@ def supports(model: Any) -> bool:
         config.model_type in FAMILY
         and config.hidden_act == "silu"
         and not getattr(config, "mlp_bias", False)
-        and getattr(rope, "rope_type", None) in _STATIC_ROPE
+        and getattr(rope, "rope_type", None) in STATIC_ROPE
         and model.lm_head.bias is None
     )
 

@@ -16,7 +16,7 @@ from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.checkpoint import Loader
 from tandem.engines.torch.choosing import StepRows, TokenChoice, TokenChooser
 from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
-from tandem.engines.torch.fused_llama import FusedLlama, supports
+from tandem.engines.torch.fused_llama import STATIC_ROPE, FusedLlama, supports
 from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.lora import Adapters
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
@@ -59,6 +59,8 @@ class PackedModel:
                 settings.max_seq_len,
             )
             self.vocab_size = self._check()
+        except LoadError:  # a setting is wrong, not the architecture
+            raise
         except Exception as error:
             kind = self._model.config.model_type
             raise LoadError(
@@ -156,7 +158,11 @@ class PackedModel:
         max_seq_len = self._settings.max_seq_len
         if isinstance(self.cache, PagedKVCache):
             if not supports(self._model):
-                raise NotImplementedError("paged_kv_cache supports only the Llama family")
+                raise LoadError(
+                    "paged_kv_cache requires a Llama, Mistral or Qwen2 model with SiLU, with RoPE "
+                    f"of type {', '.join(sorted(STATIC_ROPE))}, and with no biases in its MLP and "
+                    "head; set it to false"
+                )
             padded = self.cache.blocks_for(max_seq_len) * self._settings.kv_block_tokens
             self._fused = FusedLlama(self._model, padded)
             self._paged = PagedRunner(self._fused, self.cache, self._settings, vocab_size)
@@ -193,7 +199,7 @@ class PackedModel:
             return entry
         found = self.cache.acquire(ids, 0, len(ids))
         if found is None:
-            raise NotImplementedError(
+            raise LoadError(
                 f"kv_cache_tokens must hold at least two sequences of {len(ids)} tokens"
             )
         return found

@@ -44,7 +44,7 @@ EXPECTED = {
 class Strict(BaseModel):
     """An object whose values aren't converted: neither true nor "1" is a number."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 class BodyObject(Strict):

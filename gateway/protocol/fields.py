@@ -142,9 +142,9 @@ FIRST_FAULT = Field(fail_fast=True)
 
 Count = Annotated[int, Field(ge=1, le=INT32)]
 TokenId = Annotated[int, Field(ge=0, le=INT32)]
-Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 Alternatives = Annotated[int, Field(ge=0, le=MAX_TOP_LOG_PROBS)]
-Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 def _in_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:

@@ -56,6 +56,7 @@ CONFIGS = {
             "long_factor": [4.0] * 6,
         },
     ),
+    "llama-mlp-bias": LlamaConfig(**SIZES, **SPREAD, intermediate_size=96, mlp_bias=True),
     "bloom": BloomConfig(hidden_size=48, n_layer=2, n_head=4, **SPREAD),
     "falcon": FalconConfig(**SIZES, **SPREAD),
 }

@@ -26,6 +26,16 @@ def test_a_shared_prefix_is_reused_and_both_entries_are_kept(make_harness):
     assert engine.computed(other) == 1
 
 
+def test_sequences_with_the_same_text_keep_their_own_entries():
+    cache = KVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
+    text = np.array(prompt(6, 12), np.int64)
+    behind, ahead = [cache.acquire(text[:length], 0, length) for length in (8, 12)]
+    for entry, length in ((behind, 8), (ahead, 12)):
+        entry.length = length
+        cache.release(entry)
+    assert cache.acquire(text[:9], 8, 9) is behind
+
+
 def test_the_prefix_of_a_running_call_is_reused(make_harness):
     engine = make_harness()
     ids = prompt(6, 40)
@@ -127,9 +137,8 @@ def test_the_entry_with_the_longest_shared_prefix_is_found(held, wanted):
     assert longest == max(shares, default=0)
     if longest:
         best = [e for e, shared in zip(cache._entries, shares, strict=True) if shared == longest]
-        idle = [e for e in best if not e.busy]
         assert entry in best
-        assert not idle or entry is idle[-1]
+        assert (entry.busy, entry.length) == min((e.busy, e.length) for e in best)
     else:
         assert entry is None
 

@@ -267,6 +267,16 @@ async def test_invalid_json_text_and_numbers_are_rejected(client, path, body):
     assert response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty"])
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+async def test_numbers_that_are_not_finite_are_rejected(client, name, number):
+    body = f'{{"prompt": "x", "{name}": {number}}}'
+    headers = {"content-type": "application/json"}
+    async with client() as opened:
+        response = await opened.post("/v1/completions", content=body, headers=headers)
+    assert response.json()["error"]["message"].startswith(f"{name} must be a finite number")
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [

@@ -1,5 +1,7 @@
 """Conflicting sections are rejected with an error that names the key to change."""
 
+import math
+
 import pytest
 from profile_files import engines, load, profile, refusal
 
@@ -66,6 +68,13 @@ def test_max_words_above_the_limit_of_a_tensor_is_rejected(folder):
         "profile.yaml:8: limits.max_words: 2049 times max_batch_size 32 must be at most 65536, "
         "the limit of a tensor; lower either"
     )
+
+
+@pytest.mark.parametrize("name", ["target", "request", "startup"])
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_a_timeout_that_is_not_finite_is_rejected(folder, name, number):
+    message = refusal(folder, profile(timeouts={name: number}))
+    assert message.endswith(f"timeouts.{name}: must be a finite number; got {number}")
 
 
 @pytest.mark.parametrize(

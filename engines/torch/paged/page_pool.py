@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from tandem.engines.errors import LoadError
 from tandem.engines.torch.contiguous_kv_cache import KVShape
 
 PADDING = 0  # page that belongs to no text; padding tokens are written there
@@ -20,10 +21,10 @@ class PagePool:
     """
 
     def __init__(self, shape: KVShape, pages: int, page_tokens: int) -> None:
-        """Allocate the pages and one page for padding. Raises NotImplementedError."""
+        """Allocate the pages and one page for padding, or raise LoadError."""
         [heads, size], *others = {layer[:2] for layer in shape.layers}
         if others or any(key != value for _, key, value in shape.layers):
-            raise NotImplementedError("paged_kv_cache requires layers of the same shape")
+            raise LoadError("paged_kv_cache requires layers of the same shape")
         self.page_tokens = page_tokens
         self.memory = torch.zeros(
             (len(shape.layers), 2, pages + 1, page_tokens, heads, size),

@@ -107,7 +107,19 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         ({"temperature": -0.5}, "input 'temperature' must be at least 0; got -0.5"),
         (
             {"temperature": float("nan")},
-            "input 'temperature' must be at least 0; got nan",
+            "input 'temperature' must be a finite number; got nan",
+        ),
+        (
+            {"temperature": float("inf")},
+            "input 'temperature' must be a finite number; got inf",
+        ),
+        (
+            {"repetition_penalty": float("inf")},
+            "input 'repetition_penalty' must be a finite number; got inf",
+        ),
+        (
+            {"top_p": float("inf")},
+            "input 'top_p' must be between 0 and 1; got inf",
         ),
         (
             {"top_p": 1.5},

@@ -76,7 +76,7 @@ LoraAdapters = Mapping[Annotated[str, Field(min_length=1)], Folder]
 class ConfigSection(BaseModel):
     """A section of a profile. The error for an unknown key suggests the closest known key."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
