@@ -25,7 +25,7 @@ CONFIGS = {
     "postprocessing": {"skip_special_tokens": "false"},
     "target": {"vocab_size": "3072"},
 }
-MANY = 20  # chunks that are sent before a stop arrives
+MANY = 20  # chunks that are still sent after a stop
 INPUTS = {entry.INPUT_IDS: [1, 2, 3], entry.MAX_TOKENS: 4, entry.STREAM: True}
 
 
@@ -93,14 +93,14 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             if self.answers:
                 yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7]]]})
             async for stop in requests:
+                self.stops.append(stop)
                 for _ in range(MANY):
                     yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[8]]]})
-                self.stops.append(stop)
                 if self.heeds:
                     yield service_pb2.ModelStreamInferResponse(error_message="cancelled")
             if not (self.heeds and self.stops):  # then only a cancellation ends the request
                 await asyncio.sleep(60)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             self.cancelled = True
             raise
         finally:

@@ -67,7 +67,7 @@ async def test_leaving_before_the_first_response_cancels_the_stream():
 
 
 async def test_a_stream_is_cancelled_if_the_server_ignores_the_stop(monkeypatch):
-    monkeypatch.setattr(infer_stream, "SECONDS_TO_END", 0.3)
+    monkeypatch.setattr(infer_stream, "SECONDS_TO_END", 1.0)
     service = Service()
     service.heeds = False
     await closed(service, between_chunks)

@@ -52,6 +52,8 @@ class DecodingBaseConfig(BaseModel):
 class NGramDecodingConfig(DecodingBaseConfig):
     decoding_type: ClassVar[str] = "NGram"
     max_matching_ngram_size: int = 0
+    is_keep_all: bool = True
+    is_use_oldest: bool = True
 
 
 class DraftTargetDecodingConfig(DecodingBaseConfig):
