@@ -63,4 +63,6 @@ def _rename(read: dict[str, Any], special: Mapping[str, int]) -> None:
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
     if "merges" in model:
-        model["merges"] = [merge for merge in model["merges"] if "".join(merge) not in names]
+        model["merges"] = [
+            merge for merge in model["merges"] if not names.keys() & {*merge, "".join(merge)}
+        ]
