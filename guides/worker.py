@@ -122,7 +122,7 @@ def _answer(tokenizer: GuideTokenizer, guide: Guide) -> dict[str, Any]:
         return {"fault": traceback.format_exc()}
     failed = compiled.get_error() or answer.get_error()
     if failed:
-        return {"failed": failed}
+        return {"failed": tokenizer.with_names(failed)}
     trim_heap()
     return {
         "grammar": grammar,
