@@ -72,10 +72,10 @@ class GuideCompiler:
         automaton = self._known(guide) or self._new(guide, check)
         renew = partial(self._renewed, guide)
         matcher = GuideMatcher(automaton, renew, self._executor, self._tokenizer, end_ids)
-        # Reject a guide that contradicts the end ids, or that forces too many tokens.
-        matcher.walk([])
-        matcher.forced(1)
-        self._make_room()  # the first mask may have enlarged it
+        try:
+            matcher.walk([])  # rejects a guide that contradicts the end ids
+        finally:
+            self._make_room()  # the first mask may have enlarged it
         return matcher
 
     def _new(self, guide: Guide, check: Callable[[], None]) -> GuideAutomaton:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.guides.errors import GuideError, TokenForbidden, shortened
+from tandem.guides.errors import GuideError, TokenForbidden, check_run, shortened
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLTokenizer
@@ -30,8 +30,6 @@ MOST_RENEWALS = 8
 # holds the GIL unless it computes a mask: 0.1 s per token for 100,000 tokens.
 LONG_RUN = 1000
 STEPS_OF_LONG_RUN = 16  # tokens per call, so that the caller can be interrupted
-# Longer runs are rejected: with 100,000 tokens, each takes 0.1 s, and all need 100 MB.
-LONGEST_RUN = 4096
 DEAD_END = "it allows no next token: it conflicts with the request's end ids"
 TOO_COMPLEX = "it has become too complex"
 # The library's errors if no token is allowed
@@ -150,11 +148,7 @@ class GuideMatcher:
                 return int(tokens[0])
         # A lambda, because a new automaton replaces self._matcher.
         run: list[int] = self._checked(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108
-        if len(run) > LONGEST_RUN:
-            raise GuideError(
-                f"it forces {len(run)} consecutive tokens; the limit is {LONGEST_RUN}; use shorter "
-                "constants"
-            )
+        check_run(len(run))
         self._in_long_run = len(run) > LONG_RUN
         return run[0] if run else None
 

@@ -31,7 +31,7 @@ from llguidance import LLMatcher, LLParserLimits
 from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import MOST_STATES
-from tandem.guides.errors import GuideError, GuideWarning
+from tandem.guides.errors import GuideError, GuideWarning, check_run
 from tandem.guides.grammar import grammar_of
 from tandem.guides.tokenizer import GuideTokenizer, read_tokenizer
 
@@ -122,7 +122,7 @@ def _answer(tokenizer: GuideTokenizer, guide: Guide) -> dict[str, Any]:
         return {"fault": traceback.format_exc()}
     failed = compiled.get_error() or answer.get_error()
     if failed:
-        return {"failed": failed}
+        return {"failed": tokenizer.with_names(failed)}
     trim_heap()
     return {
         "grammar": grammar,
@@ -139,7 +139,7 @@ def _begin(answer: LLMatcher, end_ids: Sequence[int]) -> None:
     if legal:
         first = (legal & -legal).bit_length() - 1
         answer.rollback(answer.try_consume_tokens([first]))
-        answer.compute_ff_tokens()
+        check_run(len(answer.compute_ff_tokens()))
 
 
 def _heap_bytes() -> int:

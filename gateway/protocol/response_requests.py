@@ -44,7 +44,7 @@ def _as_content(text: str | list[InputText]) -> Any:
 class MessageItem(Strict):
     """A message."""
 
-    type: Literal["message"] = "message"
+    type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
     content: Text
 

@@ -80,6 +80,7 @@ class InferStream:
         except Exception as error:  # noqa: BLE001 reraised where the responses are used
             self.responses.put_nowait(error)
         self.responses.put_nowait(None)
+        self._outbox.put_nowait(None)
 
 
 def _is_last(response: ModelInferResponse) -> bool:

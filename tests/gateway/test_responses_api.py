@@ -171,6 +171,12 @@ async def test_empty_instructions_are_omitted(post, triton):
     assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
 
 
+@pytest.mark.parametrize("item", [{}, {"type": None}, {"type": "message"}])
+async def test_an_item_without_a_type_is_a_message(post, item):
+    response = await post(PATH, {"input": [{"role": "user", "content": "hi"} | item]})
+    assert response.status_code == 200, response.json()
+
+
 async def test_a_failed_stream_ends_with_its_error(post, triton):
     triton.script = lambda _: [HELLO[0], ApiError(503, "no Triton responds", code="no_server")]
     *_, last = events(await post(PATH, {"input": "hi", "stream": True}))

@@ -135,6 +135,15 @@ def test_the_number_of_cached_rejections_is_limited(fresh, monkeypatch):
     assert [fresh.has(guide) for guide in refused] == [False, True, True]
 
 
+def test_a_guide_that_forces_too_many_tokens_is_compiled_only_by_a_worker(fresh, compiled):
+    """The library holds the GIL while it computes forced tokens."""
+    guide = Guide("regex", "fox " * 5000)
+    for _ in range(2):
+        with pytest.raises(GuideError, match=r"it forces \d+ consecutive tokens"):
+            fresh.matcher(guide, [END])
+    assert compiled == []
+
+
 def test_a_guide_that_ran_out_of_time_is_compiled_again(fresh, monkeypatch):
     guide = Guide("regex", "[a-z]+")
 
@@ -272,3 +281,12 @@ def test_the_number_of_cached_guides_is_limited(fresh, monkeypatch):
     for n in range(4):
         fresh.matcher(Guide("regex", str(n)), [END])
     assert [fresh.has(Guide("regex", str(n))) for n in range(4)] == [False, True, True, True]
+
+
+def test_guides_that_conflict_with_end_ids_count_as_cached(fresh, monkeypatch):
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_GUIDES", 3)
+    guides = [Guide("choice", f'["{letter}"]') for letter in "abcde"]
+    for guide in guides:
+        with pytest.raises(GuideError, match="end ids"):
+            fresh.matcher(guide, encoded(guide.text[2]))
+    assert [fresh.has(guide) for guide in guides] == [False, False, True, True, True]

@@ -1,6 +1,7 @@
 """Each kind of guide accepts exactly the texts that it describes."""
 
 import json
+import re
 import time
 
 import jsonschema
@@ -300,3 +301,10 @@ def test_numbers_with_bounds_have_no_exponent(bounds):
     """Tandem adds no bounds by default, because a model couldn't then generate 1e-5."""
     assert fits("json_schema", '{"type": "number"}', "1e-5")
     assert not fits("json_schema", json.dumps({"type": "number"} | bounds), "1e-5")
+
+
+def test_an_error_about_special_tokens_shows_their_names():
+    error = refusal("lark_grammar", 'start: "a" <thought>')
+    assert 'unknown special token: "<thought>"' in error
+    assert "<tool call>" in error
+    assert not re.search("[0-9a-f]{32}", error)

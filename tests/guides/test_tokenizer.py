@@ -33,3 +33,15 @@ def test_a_special_token_can_be_a_word_of_the_vocabulary(tmp_path):
     read = read_tokenizer(tmp_path, 5, [4])
     assert read.special == {"<s>": 4}
     assert read.library.tokenize_str("<s>") == [3, 2]
+
+
+def test_other_words_can_contain_a_special_token(tmp_path):
+    vocab = {piece: number for number, piece in enumerate(["<", "s", ">", "<s", "<s>", "<s><"])}
+    merges = [("<", "s"), ("<s", ">"), ("<s>", "<")]
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer_kinds.write(tokenizer, tmp_path)
+    read = read_tokenizer(tmp_path, 6, [4])
+    assert read.library.tokenize_str("<s><") == [3, 2, 0]
+    assert read.library.decode_bytes([5]) == b"<s><"

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import anyio
 import pytest
-from triton_service import INPUTS, Service, connected
+from triton_service import INPUTS, Service, connected, response
 
 from tandem.contract import entry
 from tandem.gateway.triton import infer_stream
@@ -120,3 +120,19 @@ async def test_a_complete_answer_is_not_stopped():
             await triton.close()  # waits for the stream to end
     assert len(service.requests) == 1
     assert service.stops == []
+
+
+async def test_a_stream_that_ends_too_early_leaves_no_task():
+    """The task that sends requests must end although the stream can no longer be cancelled."""
+    service = Service()
+
+    async def end(requests, _):
+        await anext(aiter(requests))
+        yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7]]]})
+
+    service.ModelStreamInfer = end
+    async with connected(service) as triton:
+        async for _ in triton.generate("bls_stream", INPUTS):
+            await asyncio.sleep(0.2)
+        await triton.close()
+        assert "_consume_request_iterator" not in repr(asyncio.all_tasks())
