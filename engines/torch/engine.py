@@ -150,12 +150,12 @@ class TorchEngine:
             return
         segments = [sequence.segment(count) for sequence, count in chosen]
         ids = np.concatenate([sequence.next_tokens(count) for sequence, count in chosen])
-        choices = [
+        inputs = [
             sequence.sampling_input if count == sequence.pending else None
             for sequence, count in chosen
         ]
         try:
-            results = self._model.step(ids, segments, choices)
+            results = self._model.step(ids, segments, inputs)
         except Exception as error:
             log.exception("a forward pass failed")
             for sequence, _ in chosen:

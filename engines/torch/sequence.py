@@ -135,7 +135,8 @@ class TorchSequence:
     def advance(self, step: StepOutput) -> bool:
         """Add the step's tokens to the answer. Return whether the call is over.
 
-        Sends the answer if it is complete, or, in a stream, the new part. If this raises RequestError, no answer has been sent.
+        Sends the answer if it is complete, or, in a stream, the new part. If this raises
+        RequestError, no answer has been sent.
         """
         if step.tokens[-1] == BANNED:
             raise RequestError(self.sampler.all_banned)
