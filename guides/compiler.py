@@ -75,7 +75,7 @@ class GuideCompiler:
         # Reject a guide that contradicts the end ids, or that forces too many tokens.
         matcher.walk([])
         matcher.forced(1)
-        self._make_room()  # the first mask may have enlarged the automaton
+        self._make_room()  # the first mask may have enlarged it
         return matcher
 
     def _new(self, guide: Guide, check: Callable[[], None]) -> GuideAutomaton:
