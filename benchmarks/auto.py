@@ -234,9 +234,11 @@ def _measured(
                     prompts_each=options.prompts,
                 )
                 with LoadGenerator(server.grpc_url, planned.stream_entry.name, plan) as load:
-                    for cell in load.cells():
-                        answers = cell.whole[0]
-                        rates[cell.variant].append(answers.num_tokens * at_once / answers.seconds)
+                    for measurement in load.measurements():
+                        answers = measurement.whole[0]
+                        rates[measurement.variant].append(
+                            answers.num_tokens * at_once / answers.seconds
+                        )
             measured = {variant: r[TURNS_WARMING_UP:] for variant, r in rates.items()}
             yield CellRates(name, at_once, slope, measured)
 

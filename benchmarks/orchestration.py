@@ -40,10 +40,10 @@ BARE_PARTS = ("build", "way in", "engine", "way out", "read")
 FEW = AdmissionSection(max_requests=4, max_queue=4)  # few, because idle server threads add overhead
 
 
-class Rounds(NamedTuple):
+class RoundTimes(NamedTuple):
     """Average milliseconds per round of an answer.
 
-    orchestration: the overhead. parts: only of bare loops.
+    orchestration: time outside the engines. parts: its parts, known only for bare loops.
     """
 
     orchestration: float
@@ -82,20 +82,20 @@ def _measure(
     connection: grpc.InferenceServerClient,
     context: int,
     options: argparse.Namespace,
-) -> dict[str, list[Rounds]]:
+) -> dict[str, list[RoundTimes]]:
     ids = np.random.default_rng(0).integers(2, 3000, context, np.int32)
 
-    def bare(loop: str) -> Callable[[int], Rounds]:
+    def bare(loop: str) -> Callable[[int], RoundTimes]:
         return lambda _: _play_bare(connection, loop, ids, options.rounds)
 
-    def tandem(_: int) -> Rounds:
+    def tandem(_: int) -> RoundTimes:
         return _play(client, ids, TOKENS_PER_ROUND * options.rounds)
 
     variants = {loop: bare(loop) for loop in BARE_LOOPS} | {"Tandem": tandem}
     return in_turns(variants, options.turns, f"{context} tokens")
 
 
-def _play(client: Client, ids: NDArray[np.int32], num_tokens: int) -> Rounds:
+def _play(client: Client, ids: NDArray[np.int32], num_tokens: int) -> RoundTimes:
     """Generate tokens after ids [n] with Tandem's loop and a draft model."""
     inputs: dict[Tensor, Value] = {
         tensors.INPUT_IDS: ids.tolist(),
@@ -108,12 +108,12 @@ def _play(client: Client, ids: NDArray[np.int32], num_tokens: int) -> Rounds:
     assert figures is not None
     number, seconds = figures["num_rounds"], figures["decoding_seconds"]
     engines = figures["draft_seconds"] + figures["target_seconds"]
-    return Rounds(MS * (seconds - engines) / number)
+    return RoundTimes(MS * (seconds - engines) / number)
 
 
 def _play_bare(
     connection: grpc.InferenceServerClient, loop: str, ids: NDArray[np.int32], rounds: int
-) -> Rounds:
+) -> RoundTimes:
     """Run rounds after ids [n] with a bare loop."""
     inputs = []
     for name, values in (("input_ids", ids), ("rounds", np.array([rounds], np.int32))):
@@ -121,10 +121,10 @@ def _play_bare(
         inputs[-1].set_data_from_numpy(values[np.newaxis].astype(np.int32))
     seconds = connection.infer(loop, inputs).as_numpy("seconds")[0]
     whole, *parts = (MS * seconds / rounds).tolist()
-    return Rounds(whole - parts[BARE_PARTS.index("engine")], tuple(parts))
+    return RoundTimes(whole - parts[BARE_PARTS.index("engine")], tuple(parts))
 
 
-def _print(context: int, outcomes: Mapping[str, Sequence[Rounds]], profile: Path) -> None:
+def _print(context: int, outcomes: Mapping[str, Sequence[RoundTimes]], profile: Path) -> None:
     headings = ("loop", "ms a round (10-90 %)", f"of {BARE_LOOPS[0]}")
     costs = Table(*headings, title=f"{profile.stem}, {context} tokens")
     parts = Table("ms a round, both calls", *BARE_PARTS, title="where it goes")

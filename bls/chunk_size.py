@@ -13,8 +13,8 @@ class ChunkSize:
     """Number of tokens in the next call.
 
     steady: the client streams, or a stop string may end the answer. Chunks then take about the same
-    time each. in_engine: the engine drafts by itself. A new call would interrupt its drafts, so
-    unless ``steady``, one call decodes the whole answer. timed: sizes may depend on measured times.
+    time each. in_engine: the engine drafts by itself. A new call would interrupt its drafts, so one
+    call decodes the whole answer unless ``steady``. timed: sizes may depend on measured times.
 
     >>> size = ChunkSize(steady=True)
     >>> for _ in range(4):

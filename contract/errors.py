@@ -23,7 +23,7 @@ ErrorCode: TypeAlias = Literal[
 ]
 ErrorClass: TypeAlias = Literal[
     "overloaded",  # UNAVAILABLE: the queue is full; retry later (HTTP 429 at the gateway)
-    "model_unavailable",  # UNAVAILABLE: a called model died, shuts down or is unloaded
+    "model_unavailable",  # UNAVAILABLE: a called model died, is shutting down or is unloaded
     "model_timeout",  # INTERNAL: a model that the entry calls didn't answer in time
     "deadline_exceeded",  # INTERNAL: the request exceeded its timeout
     "invalid_guide",  # INVALID_ARG: the guide can't be compiled or followed

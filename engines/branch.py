@@ -84,8 +84,8 @@ def branches_of(
 ) -> list[Branch]:
     """Return the branches that a call requests; none after a token that ends the answer.
 
-    candidates: called with an accepted length and a count; returns up to `count` next tokens after
-    as many accepted draft tokens, most likely first.
+    candidates: called with a number of accepted draft tokens and a count; returns up to `count`
+    tokens that may come next, most likely first.
     """
     assert request.branch_counts is not None
     drafts: list[int | None] = [*request.draft_ids.tolist(), None]

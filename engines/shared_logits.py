@@ -7,8 +7,8 @@ logits instead. TensorRT-LLM's fast logits do the same between its own processes
 A page is an anonymous file in memory (memfd_create(2)), so it disappears with the draft's process.
 It begins with a header: the number of its logits, and their shape. The number can't be guessed. The
 reader copies the logits, then sets the number to 0, which frees the page. The writer also reuses a
-page that isn't read in time. A reader that finds another number than expected, before or after
-copying, discards the copy.
+page that isn't read in time. If a reader doesn't find the expected number before and after copying,
+the logits count as gone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tandem.engines.request import Floats
 
 Handle: TypeAlias = NDArray[np.uint64]  # [3]: process id, the page's file descriptor there, number
 
-SECONDS_TO_READ = 60.0  # the caller that requested the logits has timed out long before
+SECONDS_TO_READ = 60.0  # by then, the call that needs the logits has timed out
 MAX_PAGES = 128  # above this, the oldest page is reused early
 MAX_BYTES = 2**30  # all pages; enough for long drafts of 64 requests with a large vocabulary
 

@@ -62,7 +62,7 @@ class GatewayMetrics:
         )
 
     def count(self, speculation: Mapping[str, Any]) -> None:
-        """Add a request's statistics of speculation, which are vLLM's."""
+        """Add a request's speculation statistics, which have vLLM's names."""
         self._drafts.inc(speculation["num_spec_steps"])
         self._draft_tokens.inc(speculation["num_draft_tokens"])
         self._accepted.inc(speculation["num_accepted_draft_tokens"])

@@ -54,7 +54,7 @@ def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequenc
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the exit status would be lost
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     tokenizer = read_tokenizer(Path(tokenizer_dir), vocab_size, end_ids)
-    _answer(tokenizer, Guide("json", ""))  # so that every copy has what the library caches
+    _answer(tokenizer, Guide("json", ""))  # fills the library's caches, which copies inherit
     gc.collect()
     gc.freeze()
     trim_heap()
@@ -65,7 +65,7 @@ def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequenc
 
 
 def _outcome(tokenizer: GuideTokenizer, kind: str, text: str, cpu_seconds: float) -> bytes:
-    """Return the answer to a job: the answer of a copy, or the status with which it ended."""
+    """Test a guide in a copy of this process. Return its answer, or its exit status."""
     answers, theirs = Pipe(duplex=False)
     copy = os.fork()
     if not copy:

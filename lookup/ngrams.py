@@ -26,9 +26,10 @@ def look_up(
 ) -> Match | None:
     """Return at most ``limit`` tokens that followed the longest n-gram that repeats at the end.
 
-    use_oldest: use the n-gram's oldest occurrence, which has the most tokens after it. keep_all: if
-    not, use the newest occurrence that has ``limit`` tokens after it, or the oldest one; if false,
-    the newest. most_matching: count up to this many matching tokens, even beyond the n-gram.
+    use_oldest: use the n-gram's oldest occurrence, which has the most tokens after it. keep_all,
+    without use_oldest: use the newest occurrence that ``limit`` tokens follow, or the oldest one if
+    there is none. With neither, use the newest occurrence. most_matching: count up to this many
+    matching tokens, even beyond the n-gram.
 
     Source: Saxena, "Prompt Lookup Decoding", 2023. The options are the same as in TensorRT-LLM's
     ``NGramDecodingConfig``.

@@ -25,7 +25,7 @@ from tandem.demo.tokens import TOKENIZER
 from tandem.engines.torch.settings import TorchSettings
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario
-from tandem.tools.benchmark.statistics import Cell
+from tandem.tools.benchmark.statistics import Measurement
 from tandem.tools.benchmark.variant import BASELINE, Variant
 from tandem.tools.profiles.profile import read_profile
 
@@ -97,27 +97,33 @@ def measure_served(
             budget.run(f"{concurrency} at once", f"Triton{name}", concurrent)
 
 
-def _measure(figures: FigureLog, url: str, instances: int, plan: LoadPlan, where: str = "") -> None:
-    """Run a plan on the entry with a number of loop processes. where: ends the figures' names."""
+def _measure(
+    figures: FigureLog, url: str, instances: int, plan: LoadPlan, suffix: str = ""
+) -> None:
+    """Run a plan on the entry with this number of loop processes.
+
+    suffix: added to the names of the figures.
+    """
     with LoadGenerator(url, entry_of(instances), plan) as load:
-        cells = list(load.cells())
-    for cell in cells:
-        by_logits = " by logits" if cell.variant.use_draft_logits else ""
-        figures.add(f"Triton {cell.variant}{by_logits}{where}", **_figures(cell))
+        measurements = load.measurements()
+    for measurement in measurements:
+        by_logits = " by logits" if measurement.variant.use_draft_logits else ""
+        name = f"Triton {measurement.variant}{by_logits}{suffix}"
+        figures.add(name, **_figures(measurement))
 
 
-def _figures(cell: Cell) -> dict[str, float]:
+def _figures(measurement: Measurement) -> dict[str, float]:
     spreads = {
-        "tokens_a_second": cell.spread("tokens_per_second"),
-        "of_none": cell.speedup,
-        "tokens_a_round": cell.spread("tokens_per_round"),
-        "acceptance": cell.spread("acceptance_rate"),
-        "orchestration_seconds": cell.spread("orchestration_seconds"),
+        "tokens_a_second": measurement.spread("tokens_per_second"),
+        "of_none": measurement.speedup,
+        "tokens_a_round": measurement.spread("tokens_per_round"),
+        "acceptance": measurement.spread("acceptance_rate"),
+        "orchestration_seconds": measurement.spread("orchestration_seconds"),
     }
     return {
         **{name: spread.median for name, spread in spreads.items() if spread},
-        "texts": sum(len(repetition.answers) for repetition in cell.whole),
-        "differ_from_none": cell.num_different,
+        "texts": sum(len(repetition.answers) for repetition in measurement.whole),
+        "differ_from_none": measurement.num_different,
     }
 
 

@@ -37,7 +37,7 @@ class SoakRequest:
 
     @property
     def leaves_at(self) -> float:
-        """The moment at which the client stops waiting, in monotonic seconds."""
+        """When the client stops waiting, in seconds of the monotonic clock."""
         return time.monotonic() + (PATIENCE if self.stay is None else self.stay)
 
     def left_with(self, texts: Iterable[str]) -> SoakOutcome:

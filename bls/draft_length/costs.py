@@ -103,7 +103,7 @@ class Line:
 class LoadCosts:
     """Costs of steps under one load (number of running sequences).
 
-    Two measurements precede all experiments: first of rounds with drafts, then of steps without.
+    Two measurements precede all experiments: first rounds with drafts, then steps without.
     """
 
     def __init__(self) -> None:

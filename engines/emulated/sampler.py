@@ -73,7 +73,7 @@ class EmulatedSampler:
         return not (self._banned() == token).any()
 
     def after(self, token: int) -> EmulatedSampler:
-        """Return a sampler for the text with one more token. This one stays as it is."""
+        """Return a sampler for the text with one more token. This one doesn't change."""
         later = copy.copy(self)
         if self._history is not None:
             later._history = self._history.copy()

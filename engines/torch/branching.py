@@ -13,11 +13,11 @@ from tandem.engines.engine import Respond
 from tandem.engines.noise import Purpose, key_of
 from tandem.engines.request import EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import BranchSegment, Packed
-from tandem.engines.torch.choosing import StepRows
 from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache
 from tandem.engines.torch.noise import exponentials_of, keys_on
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.sequence import TorchSequence
+from tandem.engines.torch.step_sampler import StepOutput
 
 
 class BranchingSequence(TorchSequence):
@@ -54,7 +54,7 @@ class BranchingSequence(TorchSequence):
         return len(self._live) if self._kv else super().tail
 
     @property
-    def choice(self) -> None:
+    def sampling_input(self) -> None:
         return None
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
@@ -77,7 +77,7 @@ class BranchingSequence(TorchSequence):
         self._kv.length += 1
         self._unseen = 0
 
-    def advance(self, step: StepRows) -> bool:
+    def advance(self, step: StepOutput) -> bool:
         self._last_token_ns = time.time_ns()
         if self._kv is None:
             self._branch_out(self.sampler.process(step.logits, self.tokens, self.prompt_length))

@@ -45,7 +45,7 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
     rope = getattr(text_config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
         # If one text of a pass is longer, LongRoPE rotates all positions of the pass differently,
-        # which doesn't fit the cached keys.
+        # which doesn't match the cached keys.
         limit = "original_max_position_embeddings"
         longest = rope[limit]
     if longest is not None and settings.max_seq_len > longest:

@@ -178,10 +178,7 @@ class KVCache:
         return entry
 
     def needs_lent_blocks(self, max_length: int) -> bool:
-        """Whether a call of this length waits for blocks that branches hold.
-
-        The branches must then end.
-        """
+        """Whether a call of this length needs blocks that branches hold, so that they must end."""
         lent = any(entry.lent_blocks for entry in self._entries)
         return lent and self.blocks_for(max_length) > self._available(keep=None)
 

@@ -19,12 +19,12 @@ from tandem.engines.errors import ClosingError, RequestError, first_line
 from tandem.engines.request import EngineRequest
 from tandem.engines.torch.branching import BranchingSequence
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
-from tandem.engines.torch.choosing import StepRows
 from tandem.engines.torch.model import PackedModel
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scheduler import Scheduler
 from tandem.engines.torch.sequence import TorchSequence
 from tandem.engines.torch.settings import TorchSettings
+from tandem.engines.torch.step_sampler import StepOutput
 
 log = logging.getLogger(__name__)
 
@@ -150,11 +150,12 @@ class TorchEngine:
             return
         segments = [sequence.segment(count) for sequence, count in chosen]
         ids = np.concatenate([sequence.next_tokens(count) for sequence, count in chosen])
-        choices = [
-            sequence.choice if count == sequence.pending else None for sequence, count in chosen
+        inputs = [
+            sequence.sampling_input if count == sequence.pending else None
+            for sequence, count in chosen
         ]
         try:
-            results = self._model.step(ids, segments, choices)
+            results = self._model.step(ids, segments, inputs)
         except Exception as error:
             log.exception("a forward pass failed")
             for sequence, _ in chosen:
@@ -175,7 +176,7 @@ class TorchEngine:
                 message = f"the engine can't allocate its KV cache: {first_line(error)}"
                 self._end(self._scheduler.waiting[0], message)
 
-    def _advance(self, sequence: TorchSequence, count: int, step: StepRows) -> None:
+    def _advance(self, sequence: TorchSequence, count: int, step: StepOutput) -> None:
         try:
             if sequence.wants_all_rows:
                 sequence.keep_context(step.logits, sequence.computed - count)

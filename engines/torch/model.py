@@ -14,7 +14,6 @@ from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.checkpoint import Loader
-from tandem.engines.torch.choosing import StepRows, TokenChoice, TokenChooser
 from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.fused_llama import STATIC_ROPE, FusedLlama, supports
 from tandem.engines.torch.linear import pack_linears
@@ -22,6 +21,7 @@ from tandem.engines.torch.lora import Adapters
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 from tandem.engines.torch.paged.runner import PagedRunner
 from tandem.engines.torch.settings import TorchSettings
+from tandem.engines.torch.step_sampler import SamplingInput, StepOutput, StepSampler
 
 _CHECK_TOKENS = 12
 _CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
@@ -74,14 +74,14 @@ class PackedModel:
         self,
         ids: NDArray[np.int64],
         segments: Sequence[Packed],
-        choices: Sequence[TokenChoice | None],
-    ) -> list[StepRows]:
-        """Run the segments' tokens, ids [all tokens], and choose from their logits.
+        calls: Sequence[SamplingInput | None],
+    ) -> list[StepOutput]:
+        """Run the segments' tokens, ids [all tokens], and sample from their logits.
 
-        choices: one per segment; None: the segment needs only its logits.
+        calls: one input per segment; None: the segment needs only its logits.
         """
-        chooser = TokenChooser(choices, [segment.rows for segment in segments], self.device)
-        return chooser.choose(self.forward(ids, segments))
+        sampler = StepSampler(calls, [segment.rows for segment in segments], self.device)
+        return sampler.sample(self.forward(ids, segments))
 
     @torch.inference_mode()
     def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:

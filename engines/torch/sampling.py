@@ -76,7 +76,7 @@ class TorchSampler:
         return warp(scores.float(), self.numbers).softmax(-1)
 
     def proposal(self, drafts: Sequence[int], first: int) -> Proposal:
-        """Return the draft to verify by its logits, which this copies to the device."""
+        """Return the draft to verify by its logits. Copies the logits to the device."""
         assert self._draft_logits is not None
         count, seed, constant = len(drafts), self.seed, self._threshold
         purposes = [Purpose.RESIDUAL] * count + [Purpose.SAMPLE]

@@ -16,10 +16,10 @@ from tandem.engines.engine import Respond, deliver
 from tandem.engines.errors import RequestError
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import Packed, Segment
-from tandem.engines.torch.choosing import BANNED, StepRows, TokenChoice
 from tandem.engines.torch.contiguous_kv_cache import KVEntry
 from tandem.engines.torch.log_probs import LogProbRecorder
 from tandem.engines.torch.sampling import TorchSampler
+from tandem.engines.torch.step_sampler import BANNED, SamplingInput, StepOutput
 
 
 class TorchSequence:
@@ -91,13 +91,13 @@ class TorchSequence:
         return len(self.drafts) + 1
 
     @property
-    def choice(self) -> TokenChoice | None:
-        """How to choose tokens from the tail's rows; None: the call needs only their logits."""
+    def sampling_input(self) -> SamplingInput | None:
+        """How to sample tokens from the tail's rows; None: the call needs only their logits."""
         request = self.request
         wants_log_probs = request.draft_stop_probability is not None or (
             request.return_log_probs and not request.num_top_log_probs
         )
-        return TokenChoice(self.sampler, self.tokens, self._first, self.drafts, wants_log_probs)
+        return SamplingInput(self.sampler, self.tokens, self._first, self.drafts, wants_log_probs)
 
     @property
     def _first(self) -> int:
@@ -132,10 +132,11 @@ class TorchSequence:
             following = self.request.input_ids[start + 1 : start + 1 + len(logits)].tolist()
             self._prompt_log_probs.add(logits[: len(following)], following)
 
-    def advance(self, step: StepRows) -> bool:
-        """Add the step's tokens to the answer and send it if it's due. Return whether it's over.
+    def advance(self, step: StepOutput) -> bool:
+        """Add the step's tokens to the answer. Return whether the call is over.
 
-        If this raises RequestError, no answer has been sent.
+        Sends the answer if it is complete, or, in a stream, the new part. If this raises
+        RequestError, no answer has been sent.
         """
         if step.tokens[-1] == BANNED:
             raise RequestError(self.sampler.all_banned)
@@ -183,7 +184,7 @@ class TorchSequence:
     def _send(self, answer: EngineResponse) -> None:
         self.abandoned |= not deliver(self._respond, answer)
 
-    def _keep(self, tokens: list[int], step: StepRows, first: int) -> None:
+    def _keep(self, tokens: list[int], step: StepOutput, first: int) -> None:
         """Add `tokens` to the text, with the log-probabilities and logits that are requested."""
         if not tokens:
             return

@@ -33,9 +33,9 @@ class AnswerPart:
 
 
 class AdaptedWriter(Writer, Generic[Asked]):
-    """Writes the only answer to a request as parts. Each part ends before the next one begins.
+    """Writes an answer as parts. Each part ends before the next one begins.
 
-    asked: the request before its conversion to a chat.
+    asked: the request before its conversion to a chat; it has only one answer.
     """
 
     def __init__(self, asked: Asked, *given: Any, **named: Any) -> None:
@@ -80,7 +80,7 @@ class AdaptedWriter(Writer, Generic[Asked]):
         return f"event: {data['type']}\n".encode() + sse(data)
 
     def _add(self, delta: AnswerDelta) -> Iterator[Object]:
-        """Add a delta to the parts. An answer without any part gets an empty text."""
+        """Add a delta to the parts. An empty answer gets one empty text part."""
         yield from self._grow("reasoning", delta.reasoning)
         for piece in delta.pieces:
             if isinstance(piece, str):

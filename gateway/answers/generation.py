@@ -115,9 +115,9 @@ async def counted(
 async def written(
     chunks: AsyncGenerator[Numbered, None], writer: Writer, running_requests: RunningRequests
 ) -> Response:
-    """Return the response. A stream is returned after its first event.
+    """Return the response.
 
-    So an earlier error gets its own status.
+    A stream is returned after its first event, so that an earlier error gets its own status.
     """
     if writer.body.stream:
         events = _events(chunks, writer)

@@ -12,7 +12,7 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.message_requests import MessageRequest
 
 STOP_REASONS = {None: None, "stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-# The type of the delta and its field, by the kind of part.
+# Type and field of a delta, by kind of part.
 DELTAS = {
     "reasoning": ("thinking_delta", "thinking"),
     "text": ("text_delta", "text"),

@@ -161,7 +161,10 @@ class ChoicesWriter(Writer):
 
     @abstractmethod
     def choice(self, delta: AnswerDelta, *, whole: bool) -> Object:
-        """Return what is specific to the API in an answer, or in the part that a delta adds."""
+        """Return the API's own fields of a choice.
+
+        whole: describe the whole answer, not only what the delta adds.
+        """
 
     @cached_property
     def _stream_options(self) -> StreamOptions:

@@ -80,8 +80,8 @@ class ToolCallParser:
     """Separates text from calls.
 
     names: names of the tools that the model may call. In formats without a mark around each call,
-    an object is a call only if it has one of these names. in_call: whether a call has begun whose
-    arguments aren't complete.
+    an object is a call only if it has one of these names. in_call: whether a call has begun and its
+    arguments are incomplete.
 
     The methods that return `More` consume the text. They yield whenever they need more of it.
     """

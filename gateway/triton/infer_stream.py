@@ -29,7 +29,7 @@ Read: TypeAlias = ModelInferResponse | Exception | None
 
 
 class InferStream:
-    """A request and its responses. Every stream must be left, even after its last response.
+    """A request and its responses. Call `leave` on every stream, even after its last response.
 
     request, stop: keyword arguments of tritonclient's `infer`. Both have the same id. responses:
     what has arrived. A separate task reads it, because gRPC cancels a stream if the task that reads

@@ -14,7 +14,7 @@ from tandem.bls.request import Request, Sampling
 from tandem.engines import noise
 from tandem.engines.noise import Purpose
 from tandem.engines.request import SamplingParams
-from tandem.engines.torch import choosing, sampling
+from tandem.engines.torch import sampling, step_sampler
 
 SAMPLING = SamplingParams(temperature=1.1, top_k=40)
 LENGTH = 60
@@ -56,7 +56,7 @@ class Watched(Played):
 @pytest.fixture
 def ledger(monkeypatch):
     made = Ledger(noise.key_of)
-    for module in (noise, choosing, sampling):
+    for module in (noise, step_sampler, sampling):
         monkeypatch.setattr(module, "key_of", made)
     return made
 

@@ -156,7 +156,7 @@ def test_bench_measures_every_combination(emulated, tmp_path, capsys):
         assert (row["scaling"] is None) == (row["num_streams"] == 1)
 
 
-def test_bench_says_that_triton_died(monkeypatch, capsys):
+def test_bench_reports_that_triton_died(monkeypatch, capsys):
     servers, start, stream = [], TritonServer.start, Client.stream
 
     def started(server):

@@ -69,7 +69,7 @@ def answers_of(futures: Iterable[Future[Answer]]) -> list[Answer]:
 
 
 def controls(server: Any, prompts: Iterable[str], **values: Any) -> list[tuple]:
-    """Return what the baseline says to each prompt: ids, text and finish reason."""
+    """Return the baseline's ids, text and finish reason for each prompt."""
     with Crowd(server, 8) as crowd:
         answers = answers_of(crowd.ask(prompts, **{"drafter": "none"} | values))
     assert not [answer.error for answer in answers if answer.error]

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
-from tandem.engines.torch.choosing import TokenChoice, TokenChooser
 from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.torch.sampling import TorchSampler
+from tandem.engines.torch.step_sampler import SamplingInput, StepSampler
 
 VOCAB = 131
 END = 1
@@ -101,11 +101,11 @@ def emitted(sampler: TorchSampler, logits, text: list[int], drafts: list[int]) -
 
     text: the context and the drafts.
     """
-    choice = TokenChoice(
+    call = SamplingInput(
         sampler, np.array(text), len(text) - len(drafts), drafts, wants_log_probs=False
     )
-    chooser = TokenChooser([choice], [choice.rows], torch.device("cpu"))
-    [result] = chooser.choose(torch.as_tensor(logits))
+    step = StepSampler([call], [call.rows], torch.device("cpu"))
+    [result] = step.sample(torch.as_tensor(logits))
     return list(result.tokens)
 
 

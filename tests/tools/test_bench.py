@@ -15,7 +15,7 @@ from tandem.tools import cli as command
 from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.statistics import Cell, Spread
+from tandem.tools.benchmark.statistics import Measurement, Spread
 from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
 from tandem.tools.client.answer import Answer, Answers, AnswerTotals
 from tandem.tools.commands.bench import chosen_variants
@@ -46,14 +46,14 @@ def repetition(seconds, engine_seconds, **more):
     return Answers([answer(seconds, engine_seconds, **more)])
 
 
-def cell(variant, *repetitions, baseline=None, alone=None, streamed=()):
-    return Cell("code", 1, variant, baseline, alone, list(repetitions), list(streamed))
+def measurement(variant, *repetitions, baseline=None, alone=None, streamed=()):
+    return Measurement("code", 1, variant, baseline, alone, list(repetitions), list(streamed))
 
 
 def figures(ours, control):
     """Return statistics. ours, control: (seconds, engine seconds) of each repetition."""
-    baseline = cell(BASELINE, *(repetition(*pair, num_rounds=20) for pair in control))
-    return cell(DRAFTS, *(repetition(*pair) for pair in ours), baseline=baseline)
+    baseline = measurement(BASELINE, *(repetition(*pair, num_rounds=20) for pair in control))
+    return measurement(DRAFTS, *(repetition(*pair) for pair in ours), baseline=baseline)
 
 
 def test_efficiency_is_1_if_the_loop_has_no_overhead():
@@ -111,8 +111,8 @@ def test_acceptance_and_tokens_per_round_average_all_answers():
 
 
 def test_scaling_is_relative_to_one_stream_of_the_same_variant():
-    alone = cell(DRAFTS, repetition(1.0, 1.0))
-    many = cell(DRAFTS, Answers([answer(1.1, 1.0)] * 2, 1.1), alone=alone)
+    alone = measurement(DRAFTS, repetition(1.0, 1.0))
+    many = measurement(DRAFTS, Answers([answer(1.1, 1.0)] * 2, 1.1), alone=alone)
     assert alone.scaling is None
     assert many.scaling.median == pytest.approx(2 / 1.1)
 
@@ -124,8 +124,8 @@ def test_the_latency_of_a_chunk_is_divided_equally_among_its_tokens():
 
 
 def test_outputs_that_differ_from_the_baseline_are_counted():
-    control = cell(BASELINE, repetition(2.0, 2.0, text="same"))
-    ours = cell(
+    control = measurement(BASELINE, repetition(2.0, 2.0, text="same"))
+    ours = measurement(
         DRAFTS,
         *(repetition(1.0, 1.0, text=text) for text in ("same", "other")),
         baseline=control,
@@ -190,9 +190,9 @@ def test_random_prompts_are_the_same_in_every_run():
 
 
 def report():
-    control = cell(BASELINE, repetition(2.0, 2.0, num_rounds=20, num_draft_tokens=0))
+    control = measurement(BASELINE, repetition(2.0, 2.0, num_rounds=20, num_draft_tokens=0))
     ours = [
-        cell(Variant("draft_model", length), repetition(seconds, 0.8), baseline=control)
+        measurement(Variant("draft_model", length), repetition(seconds, 0.8), baseline=control)
         for length, seconds in ((4, 1.0), (AUTO, 0.9))
     ]
     return Report("here", {}, [control, *ours])

@@ -50,18 +50,18 @@ def measured(concurrencies, streamed=0, seen=lambda _: None, texts="ab", each=No
         [Scenario("code", prompts)], [BASELINE, DRAFTS], concurrencies, 8, 2, streamed, {}, each
     )
     with LoadGenerator("url", "bls_stream", plan, seen) as asker:
-        return plan, asker.cells()
+        return plan, asker.measurements()
 
 
 def test_the_first_variant_alternates_in_a_single_stream(asked):
-    _, cells = measured([1])
+    _, measurements = measured([1])
     priming, turns = asked[:4], asked[4:]
     assert len(priming) == 4
     assert [(text, drafter[:1]) for text, drafter, _ in turns] == [
         *(("a", "n"), ("a", "d"), ("b", "d"), ("b", "n")),
         *(("a", "d"), ("a", "n"), ("b", "n"), ("b", "d")),
     ]
-    assert [(c.variant, len(c.whole), c.whole[0].engine_seconds) for c in cells] == [
+    assert [(c.variant, len(c.whole), c.whole[0].engine_seconds) for c in measurements] == [
         (BASELINE, 2, 1.5),
         (DRAFTS, 2, 1.5),
     ]
@@ -94,7 +94,7 @@ def test_other_streams_end_early_if_one_stream_is_rejected(asked, monkeypatch, r
     end = asker._ending.set
     monkeypatch.setattr(asker._ending, "set", lambda: (end(), waits.set()))
     with pytest.raises(TandemError), asker:
-        asker.cells()
+        asker.measurements()
     assert len(asked) == 6 + 2
 
 
@@ -114,12 +114,17 @@ def test_streams_do_not_wait_for_a_stream_that_cannot_start(asked, monkeypatch):
 
 def test_every_stream_sends_all_prompts_and_streams_the_last_repetitions(asked):
     answered = []
-    plan, cells = measured([1, 3], streamed=1, seen=answered.append)
+    plan, measurements = measured([1, 3], streamed=1, seen=answered.append)
     assert len(asked) == len(answered) == plan.num_answers
-    assert [[len(r.answers) for r in c.whole] for c in cells] == [[2, 2], [2, 2], [6, 6], [6, 6]]
-    assert all(len(c.streamed) == 1 for c in cells)
+    assert [[len(r.answers) for r in c.whole] for c in measurements] == [
+        [2, 2],
+        [2, 2],
+        [6, 6],
+        [6, 6],
+    ]
+    assert all(len(c.streamed) == 1 for c in measurements)
     assert [stream for *_, stream in asked].count(True) == 2 * (2 + 6)
-    baseline, drafts, many, _ = cells
+    baseline, drafts, many, _ = measurements
     assert (drafts.baseline, many.alone, drafts.alone) == (baseline, baseline, None)
 
 
@@ -134,8 +139,8 @@ def test_every_stream_sends_all_prompts_and_streams_the_last_repetitions(asked):
     ],
 )
 def test_prompts_are_distributed_over_the_streams(asked, count, texts, expected):
-    plan, cells = measured([count], texts=texts, each=2)
+    plan, measurements = measured([count], texts=texts, each=2)
     assert len(asked) == plan.num_answers
-    for cell in cells:
-        for repetition in cell.whole:
+    for measurement in measurements:
+        for repetition in measurement.whole:
             assert "".join(texts[answer.prompt] for answer in repetition.answers) == expected

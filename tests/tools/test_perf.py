@@ -111,7 +111,7 @@ def test_no_proxy_is_used_for_a_server_on_this_machine(printed):
     ]
 
 
-def test_perf_says_that_triton_died(wheel, monkeypatch, capsys):
+def test_perf_reports_that_triton_died(wheel, monkeypatch, capsys):
     wheel(PRINTS)
 
     def check():

@@ -12,7 +12,7 @@ from itertools import product
 from typing import TypeVar
 
 from tandem.tools.benchmark.scenario import Scenario
-from tandem.tools.benchmark.statistics import Cell
+from tandem.tools.benchmark.statistics import Measurement
 from tandem.tools.benchmark.variant import BASELINE, Variant
 from tandem.tools.client.answer import Answer, Answers
 from tandem.tools.client.client import Client, Inputs, inputs_for
@@ -78,22 +78,22 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._ending.set()
         self._open.close()
 
-    def cells(self) -> list[Cell]:
+    def measurements(self) -> list[Measurement]:
         """Run the whole plan; raise TandemError if the server rejects a request."""
-        return [cell for scenario in self._plan.scenarios for cell in self._measure(scenario)]
+        return [row for scenario in self._plan.scenarios for row in self._measure(scenario)]
 
-    def _measure(self, scenario: Scenario) -> list[Cell]:
+    def _measure(self, scenario: Scenario) -> list[Measurement]:
         plan = self._plan
         self._prime(scenario)
-        cells: dict[tuple[int, Variant], Cell] = {}
+        measurements: dict[tuple[int, Variant], Measurement] = {}
         baseline_first = sorted(plan.variants, key=lambda variant: not variant.is_baseline)
         for concurrency, variant in product(plan.concurrencies, baseline_first):
-            cells[concurrency, variant] = Cell(
+            measurements[concurrency, variant] = Measurement(
                 scenario.name,
                 concurrency,
                 variant,
-                baseline=cells.get((concurrency, BASELINE)),
-                alone=cells.get((1, variant)),
+                baseline=measurements.get((concurrency, BASELINE)),
+                alone=measurements.get((1, variant)),
             )
         for number in range(plan.repetitions + plan.streamed):
             stream = number >= plan.repetitions
@@ -101,9 +101,9 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
                 for variant, repetition in self._repetition(
                     scenario, concurrency, number, stream=stream
                 ):
-                    cell = cells[concurrency, variant]
-                    (cell.streamed if stream else cell.whole).append(repetition)
-        return [*cells.values()]
+                    measurement = measurements[concurrency, variant]
+                    (measurement.streamed if stream else measurement.whole).append(repetition)
+        return [*measurements.values()]
 
     def _prime(self, scenario: Scenario) -> None:
         """Send each prompt once, so that the KV caches contain it for every measured request."""

@@ -15,15 +15,15 @@ from typing import Any, Literal, TypeAlias
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from tandem.tools.benchmark.statistics import Cell, Latency, Spread
+from tandem.tools.benchmark.statistics import Latency, Measurement, Spread
 from tandem.tools.client.answer import Answers
 
 SPREAD = "10-90%"
 NOTHING = "-"
 
 
-# A column's heading, and the function that formats its cell of a row
-Column: TypeAlias = tuple[str, Callable[[Cell], str]]
+# A column's heading, and the function that formats a measurement's cell in it
+Column: TypeAlias = tuple[str, Callable[[Measurement], str]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Report:
 
     served: str
     settings: dict[str, Any]
-    rows: Sequence[Cell]
+    rows: Sequence[Measurement]
 
     def tables(self) -> list[Table]:
         """Return a table of speeds per scenario, and one of latencies if answers were streamed.
@@ -60,11 +60,11 @@ class Report:
             "served": self.served,
             "machine": describe_machine(),
             "settings": self.settings,
-            "rows": [_row(cell) for cell in self.rows],
+            "rows": [_row(row) for row in self.rows],
         }
 
 
-def _table(title: str, columns: Sequence[Column], rows: Sequence[Cell]) -> Table:
+def _table(title: str, columns: Sequence[Column], rows: Sequence[Measurement]) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -102,19 +102,19 @@ def _milliseconds(latency: Latency | None, percentile: Literal["p50", "p99"]) ->
     return NOTHING if latency is None else f"{1000 * getattr(latency, percentile):.1f}"
 
 
-def _of_drafts(show: Callable[[Cell], str]) -> Callable[[Cell], str]:
+def _of_drafts(show: Callable[[Measurement], str]) -> Callable[[Measurement], str]:
     return lambda row: "" if row.variant.is_baseline else show(row)
 
 
 AT_ONCE: Column = ("at\nonce", lambda row: str(row.concurrency))
-WAY: tuple[Column, ...] = (
+VARIANT: tuple[Column, ...] = (
     AT_ONCE,
     ("drafter", lambda row: row.variant.drafter),
     ("draft\ntokens", lambda row: row.variant.length),
     ("ahead", lambda row: row.variant.draft_ahead or ""),
 )
 SPEEDS: tuple[Column, ...] = (
-    *WAY,
+    *VARIANT,
     ("tokens/s", lambda row: _median(row.spread("tokens_per_second"), ".1f")),
     (SPREAD, lambda row: _range(row.spread("tokens_per_second"), ".0f")),
     ("speedup", _of_drafts(lambda row: _median(row.speedup, ".2f"))),
@@ -130,7 +130,7 @@ SPEEDS: tuple[Column, ...] = (
     ("scaling", lambda row: _median(row.scaling, ".2f")),
 )
 LATENCIES: tuple[Column, ...] = (
-    *WAY,
+    *VARIANT,
     ("first token\nms", lambda row: _median(row.seconds_to_first_token, ".1f", 1e3)),
     (SPREAD, lambda row: _range(row.seconds_to_first_token, ".1f", 1e3)),
     ("inter-token\nms p50", lambda row: _milliseconds(row.inter_token_seconds, "p50")),
@@ -140,29 +140,29 @@ LATENCIES: tuple[Column, ...] = (
 )
 
 
-def _row(cell: Cell) -> dict[str, Any]:
+def _row(row: Measurement) -> dict[str, Any]:
     measured: dict[str, Spread | Latency | None] = {
         **{
-            name: cell.spread(name)
+            name: row.spread(name)
             for name in ("tokens_per_second", "efficiency", "acceptance_rate", "tokens_per_round")
         },
-        "speedup": cell.speedup,
-        "ideal_speedup": cell.ideal_speedup,
-        "scaling": cell.scaling,
-        "seconds_to_first_token": cell.seconds_to_first_token,
-        "orchestration_seconds_per_round": cell.spread("orchestration_seconds"),
-        "inter_token_seconds": cell.inter_token_seconds,
-        "gap_seconds": cell.gap_seconds,
+        "speedup": row.speedup,
+        "ideal_speedup": row.ideal_speedup,
+        "scaling": row.scaling,
+        "seconds_to_first_token": row.seconds_to_first_token,
+        "orchestration_seconds_per_round": row.spread("orchestration_seconds"),
+        "inter_token_seconds": row.inter_token_seconds,
+        "gap_seconds": row.gap_seconds,
     }
     return {
-        "scenario": cell.scenario,
-        "num_streams": cell.concurrency,
-        **asdict(cell.variant),
-        "num_draft_tokens": cell.variant.length,
+        "scenario": row.scenario,
+        "num_streams": row.concurrency,
+        **asdict(row.variant),
+        "num_draft_tokens": row.variant.length,
         **{name: value and value._asdict() for name, value in measured.items()},
-        "num_different": cell.num_different,
-        "repetitions": [_repetition(repetition) for repetition in cell.whole],
-        "streamed_repetitions": [_repetition(repetition) for repetition in cell.streamed],
+        "num_different": row.num_different,
+        "repetitions": [_repetition(repetition) for repetition in row.whole],
+        "streamed_repetitions": [_repetition(repetition) for repetition in row.streamed],
     }
 
 

@@ -40,13 +40,13 @@ class Latency(NamedTuple):
 
 
 @dataclass(eq=False)
-class Cell:
-    """The measurements of one variant in one scenario with one number of concurrent requests.
+class Measurement:
+    """The results of one variant in one scenario with one number of concurrent requests.
 
-    Repetition i of every cell of a scenario ran under the same conditions, so they can be compared.
-    Times are in seconds; None means not measured or undefined.
+    Repetition i of every measurement of a scenario ran under the same conditions, so they can be
+    compared. Times are in seconds; None means not measured or undefined.
 
-    baseline: the target alone with the same scenario and concurrency; None if this cell is it.
+    baseline: the target alone with the same scenario and concurrency; None if this is the baseline.
     alone: the same variant without concurrent requests. whole: repetitions whose answers arrived in
     one response. streamed: repetitions with streamed answers.
     """
@@ -54,8 +54,8 @@ class Cell:
     scenario: str
     concurrency: int
     variant: Variant
-    baseline: Cell | None = None
-    alone: Cell | None = None
+    baseline: Measurement | None = None
+    alone: Measurement | None = None
     whole: list[Answers] = field(default_factory=list)
     streamed: list[Answers] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ class Cell:
         found = [*_answers(self.whole), *self._streamed]
         return sum(answer.text != wanted.get(answer.prompt) for answer in found)
 
-    def _relative_to(self, other: Cell) -> list[float | None]:
+    def _relative_to(self, other: Measurement) -> list[float | None]:
         """Return the ratio of tokens per second in each repetition."""
         return [
             ours.tokens_per_second / theirs.tokens_per_second if theirs.num_tokens else None

@@ -98,8 +98,8 @@ class Answers:
 
     A rate is None if its denominator is zero, for example if nothing was drafted.
 
-    concurrent_seconds: time from the first request to the last token of answers to concurrent
-    requests; None: other requests ran between them, so their durations are added.
+    concurrent_seconds: for concurrent requests, the time from the first request to the last token.
+    None: the requests ran one at a time, so the answers' durations are added.
     """
 
     answers: Sequence[Answer]

@@ -215,7 +215,7 @@ def measure(server: MeasuredServer, plan: LoadPlan) -> Report:
                 progress.update(task, advance=1, description=str(variant))
 
             with LoadGenerator(url, server.entry, plan, answered) as generator:
-                cells = generator.cells()
+                measurements = generator.measurements()
     settings = {
         "prompts": {scenario.name: len(scenario.prompts) for scenario in plan.scenarios},
         "max_tokens": plan.max_tokens,
@@ -226,4 +226,4 @@ def measure(server: MeasuredServer, plan: LoadPlan) -> Report:
     name, planned = server.name, server.deployment
     if planned and planned.target.parameters.get("engine") == "emulated":
         name += " (emulated engines)"
-    return Report(name, settings, cells)
+    return Report(name, settings, measurements)

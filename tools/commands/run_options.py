@@ -230,8 +230,8 @@ def _fit_to_machine(
 ) -> list[str]:
     """Check the devices, and set what this machine decides.
 
-    fraction: of the free GPU memory, for the KV cache of each TensorRT engine. Returns a note for
-    each option that has no effect. Raises TandemError.
+    fraction: share of free GPU memory for each TensorRT engine's KV cache. Returns a note for each
+    option that has no effect. Raises TandemError.
     """
     gpus = count_gpus() if devices else 0
     unused = set[int]()
@@ -265,7 +265,7 @@ def _fit_to_machine(
 
 
 def _deployment(profile: dict[str, Any], drafting: DraftingOptions) -> Deployment:
-    """Check a profile. Errors name the option that sets the wrong part."""
+    """Check a profile. Errors name the option that sets the invalid value."""
     try:
         return check(Profile.model_validate(profile))
     except ValidationError as error:

@@ -20,9 +20,9 @@ class AccuracyComparison:
     """The columns and their ROUGE scores in percent.
 
     columns: answers to all items, by the name of a drafter or hugging_face: the baseline's, then
-    the speculative run's, then any others'. to_reference: scores of each
-    column against the references, by column name. to_each_other: scores of each column against
-    every earlier column, by both names.
+    the speculative run's, then any others'. to_reference: scores of each column against the
+    references, by column name. to_each_other: scores of each column against every earlier column,
+    by both names.
     """
 
     def __init__(self, items: Sequence[Item], columns: Mapping[str, Answers]) -> None:

@@ -29,8 +29,8 @@ def launch_command(
     has one MPI rank per GPU: with one engine in leader mode, the ranks of the command, and with two
     engines in orchestrator mode, processes that the command's only rank spawns.
 
-    profile: None: no TensorRT engines. server: tritonserver and the options for every rank.
-    endpoints: the listening options, which only rank 0 gets. prefix: the prefix of the names of all
+    profile: None without TensorRT engines. server: tritonserver and the options for every rank.
+    endpoints: the listening options, which only rank 0 gets. prefix: prefix of the names of all
     shared-memory regions.
     """
     engines = trt_engines(profile) if profile else {}

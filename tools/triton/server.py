@@ -59,9 +59,8 @@ class TritonServer:
 
     repository: folder with the models, in the layout that ``tandem render`` writes.
     thread_pool_size: maximum number of BLS calls in flight per model; others wait. startup_timeout:
-    maximum seconds until all models are loaded. profile: the
-    deployment's, if it has TensorRT engines. on_progress: called
-    repeatedly with a line of text while the server starts.
+    maximum seconds until all models are loaded. profile: the deployment's, if it has TensorRT
+    engines. on_progress: called repeatedly with a line of text while the server starts.
 
     Entering the context starts the server and returns when every model is ready. If a model can't
     be loaded, raises TandemError with the model, the reason and the log file in one line. The log

@@ -48,7 +48,7 @@ class ProfileError(Exception):
 def located(*key_path: str | int) -> Iterator[None]:
     """Convert errors of a checkpoint or an engine's settings to a ProfileError at a key path.
 
-    The key path of a ProfileError is relative to this key path.
+    If the error is a ProfileError, prepend the key path to its own.
     """
     try:
         yield
@@ -101,7 +101,7 @@ class LookupSection(ConfigSection):
     max_matching_ngram_size: PositiveInt = LoopSettings.max_matching_ngram_size
     """Longest n-gram to search for; shorter n-grams are tried next, down to 1 token."""
     is_keep_all: bool = LoopSettings.lookup_keeps_all
-    """If the newest is used: skip occurrences that are too recent for a whole draft after them."""
+    """Unless the oldest is used: skip occurrences too recent to be followed by a whole draft."""
     is_use_oldest: bool = LoopSettings.lookup_uses_oldest
     """Copy what follows the n-gram's oldest occurrence; false: its newest occurrence."""
 

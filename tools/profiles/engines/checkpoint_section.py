@@ -1,4 +1,4 @@
-"""The base of the sections of Hugging Face checkpoints that Tandem's own engines run."""
+"""The base class of profile sections for engines that run a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SEQUENCES_CACHED = 16  # whole sequences in the KV cache by default
 
 
 class CheckpointSection(EngineSection):
-    """A profile's section for a Hugging Face checkpoint on an engine that Tandem implements.
+    """A profile's section for an engine that runs a Hugging Face checkpoint.
 
-    longest: default of max_seq_len, unless the checkpoint has fewer positions.
+    default_max_seq_len: default of max_seq_len, unless the checkpoint has fewer positions.
     """
 
-    longest: ClassVar[int] = 8192
+    default_max_seq_len: ClassVar[int] = 8192
 
     kind: str
     checkpoint: Folder
@@ -39,8 +39,8 @@ class CheckpointSection(EngineSection):
     kv_cache_tokens: PositiveInt | None = None
     kv_block_tokens: int = 32
     lora_adapters: LoraAdapters | None = None
-    """LoRA adapters: the name and PEFT folder of each. The draft's names must be names of the
-    target's (default: none)."""
+    """LoRA adapters: the name and PEFT folder of each. The draft's names must be among the target's
+    (default: none)."""
     exclude_input_in_output: bool = True
     """Omit the input from the output in direct calls to the engine."""
 
@@ -71,7 +71,8 @@ class CheckpointSection(EngineSection):
         with located("checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
         reach = checkpoint.max_positions
-        length = self.max_seq_len or min(reach or self.longest, self.longest)
+        default = self.default_max_seq_len
+        length = self.max_seq_len or min(reach or default, default)
         if reach is not None and length > reach:
             raise ProfileError(
                 ("max_seq_len",),

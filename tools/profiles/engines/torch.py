@@ -27,7 +27,7 @@ from tandem.tools.profiles.engines.base import (
 from tandem.tools.profiles.engines.checkpoint_section import SEQUENCES_CACHED, CheckpointSection
 
 CHECKPOINT = "checkpoint"  # folder next to model.py
-KV_BYTES = 2**30  # of the KV cache by default, unless one whole sequence needs more
+KV_BYTES = 2**30  # default size of the KV cache, unless one whole sequence needs more
 CAUSAL = ("ForCausalLM", "LMHeadModel")  # suffixes of transformers' decoder classes
 ATTENTION = {"full_attention", "sliding_attention"}
 RECURRENT = {"mamba", "mamba2", "falcon_mamba", "rwkv"}
@@ -36,7 +36,7 @@ RECURRENT = {"mamba", "mamba2", "falcon_mamba", "rwkv"}
 class TorchDraft(CheckpointSection):
     """A torch engine, which runs a Hugging Face checkpoint on PyTorch."""
 
-    longest = 4096
+    default_max_seq_len = 4096
 
     kind: Literal["torch"] = "torch"
     checkpoint: Folder

@@ -71,7 +71,7 @@ def numbers(answer) -> list[np.ndarray]:
     return [part for part in parts if part is not None]
 
 
-def asked_in_all_ways(text_of) -> list[dict]:
+def all_kinds_of_calls(text_of) -> list[dict]:
     """Return calls that end early or late, and that sample on the device or on the host."""
     calls = []
     for seed in range(4):
@@ -99,7 +99,7 @@ def asked_in_all_ways(text_of) -> list[dict]:
 
 def test_every_kind_of_call_equals_the_unpaged_engine(paged, llama):
     """The first four calls run alone, the others in batches."""
-    calls = asked_in_all_ways(llama.tokens)
+    calls = all_kinds_of_calls(llama.tokens)
     for group in [*([call] for call in calls[:4]), *(calls[4 + i :: 6] for i in range(6))]:
         assert_alike(answers(paged, group), [llama.call(**asked) for asked in group])
 
