@@ -25,7 +25,7 @@ from tandem.demo.tokens import TOKENIZER
 from tandem.engines.torch.settings import TorchSettings
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario
-from tandem.tools.benchmark.statistics import VariantStatistics, statistics_of
+from tandem.tools.benchmark.statistics import Cell
 from tandem.tools.benchmark.variant import BASELINE, Variant
 from tandem.tools.profiles.profile import read_profile
 
@@ -35,6 +35,7 @@ VARIANTS = (
     DRAFT_4,
     Variant("draft_model", 8),
     DRAFT_AUTO,
+    Variant("draft_model", 4, draft_ahead="true"),
     Variant("prompt_lookup"),
     Variant("hybrid"),
 )
@@ -100,24 +101,24 @@ def measure_served(
 def _measure(figures: FigureLog, url: str, instances: int, plan: LoadPlan, where: str = "") -> None:
     """Run a plan on the entry with a number of loop processes. where: ends the figures' names."""
     with LoadGenerator(url, entry_of(instances), plan) as load:
-        rows = statistics_of(load.cells())
-    for row in rows:
-        by_logits = " by logits" if row.cell.variant.use_draft_logits else ""
-        figures.add(f"Triton {row.cell.variant}{by_logits}{where}", **_figures(row))
+        cells = load.cells()
+    for cell in cells:
+        by_logits = " by logits" if cell.variant.use_draft_logits else ""
+        figures.add(f"Triton {cell.variant}{by_logits}{where}", **_figures(cell))
 
 
-def _figures(row: VariantStatistics) -> dict[str, float]:
+def _figures(cell: Cell) -> dict[str, float]:
     spreads = {
-        "tokens_a_second": row.spread("tokens_per_second"),
-        "of_none": row.speedup,
-        "tokens_a_round": row.spread("tokens_per_round"),
-        "acceptance": row.spread("acceptance_rate"),
-        "orchestration_seconds": row.spread("orchestration_seconds"),
+        "tokens_a_second": cell.spread("tokens_per_second"),
+        "of_none": cell.speedup,
+        "tokens_a_round": cell.spread("tokens_per_round"),
+        "acceptance": cell.spread("acceptance_rate"),
+        "orchestration_seconds": cell.spread("orchestration_seconds"),
     }
     return {
         **{name: spread.median for name, spread in spreads.items() if spread},
-        "texts": sum(len(repetition.answers) for repetition in row.cell.whole),
-        "differ_from_none": row.num_different,
+        "texts": sum(len(repetition.answers) for repetition in cell.whole),
+        "differ_from_none": cell.num_different,
     }
 
 
