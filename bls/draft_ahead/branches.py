@@ -3,8 +3,7 @@
 A verification of the draft d_1..d_n ends in an **outcome**: the number j of accepted tokens and the
 next token x. For a likely outcome, the draft engine drafts a **branch**: tokens that follow the
 context, d_1..d_j and x. If the actual outcome has a branch (a **hit**), the next round's draft is
-ready. Otherwise that round calls the draft engine as usual, but for fewer tokens, because the
-target waits for them.
+ready. Otherwise that round calls the draft engine as usual.
 
 Drafting ahead changes how many tokens a draft has, never the tokens themselves: a branch holds the
 tokens that a draft call after its outcome would have returned.
