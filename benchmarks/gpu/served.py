@@ -35,6 +35,7 @@ VARIANTS = (
     DRAFT_4,
     Variant("draft_model", 8),
     DRAFT_AUTO,
+    Variant("draft_model", 4, draft_ahead="true"),
     Variant("prompt_lookup"),
     Variant("hybrid"),
 )

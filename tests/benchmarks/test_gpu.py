@@ -62,7 +62,8 @@ def test_engines_are_measured_alone_and_in_triton_and_every_output_is_checked(tm
     drafters = ("none", "draft_model 4", "draft_model 8", "draft_model auto")
     assert list(served) == [
         "Triton has started",
-        *(f"Triton {name}" for name in (*drafters, "prompt_lookup served", "hybrid served")),
+        *(f"Triton {name}" for name in (*drafters, "draft_model 4 ahead true")),
+        *("Triton prompt_lookup served", "Triton hybrid served"),
         *(f"Triton {name}, sampled" for name in (*drafters[:2], "draft_model 4 by logits")),
         *(f"Triton {name}, 3 at once, 2 loops" for name in (*drafters[:2], drafters[3])),
     ]

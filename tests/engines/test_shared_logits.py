@@ -30,6 +30,19 @@ if logits is not None:
     print(logits.tolist())
 """
 
+READS_ALL = """
+import sys
+import numpy as np
+from tandem.engines.shared_logits import read_shared_logits
+counts = {"right": 0, "gone": 0, "wrong": 0}
+for line in sys.stdin:
+    *handle, value = map(int, line.split())
+    logits = read_shared_logits(np.array(handle, np.uint64), 0, 99)
+    right = logits is not None and logits.size and (logits == value).all()
+    counts["gone" if logits is None else "right" if right else "wrong"] += 1
+print(counts["right"] > 0, counts["gone"] > 0, counts["wrong"])
+"""
+
 
 class Clock:
     def __init__(self) -> None:
@@ -121,6 +134,22 @@ def test_a_page_that_is_reused_while_it_is_being_read_counts_as_gone(writer, clo
     assert read(handle) is None
     monkeypatch.undo()
     assert read(newer[0]) == rows(2).tolist()
+
+
+@pytest.mark.heavy
+def test_another_process_never_reads_logits_that_are_overwritten_meanwhile(writer, monkeypatch):
+    monkeypatch.setattr(shared_logits, "MAX_PAGES", 2)
+    command = [sys.executable, "-c", READS_ALL]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as reader:
+        assert reader.stdin
+        assert reader.stdout
+        for value in range(2000):
+            handle = writer.write(rows(value, 1 + value % 5, 50_000))
+            reader.stdin.write(" ".join(map(str, [*handle, value])) + "\n")
+        reader.stdin.close()
+        assert reader.stdout.read() == "True True 0\n"
 
 
 def test_an_unread_page_is_reused_after_its_timeout(writer, clock, num_pages):
