@@ -6,7 +6,6 @@ import json
 import sys
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from tandem.bls.drafters.registry import register
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
 from tandem.bls.parsing.prompt import Prompt, check_logits, request_of
-from tandem.bls.parsing.request_parser import RequestParser
+from tandem.bls.parsing.request_parser import checked_rows, is_stop, parse
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
@@ -133,15 +132,13 @@ class StreamEntry:
 
     def _take(self, request: Any, sender: Sender) -> None:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        request_parser = RequestParser(inputs, parameters_of(request), self._settings)
-        if request_parser.is_stop:
+        rows = checked_rows(inputs, parameters_of(request), self._settings)
+        if is_stop(rows):
             self._stop(id_of(request), sender)
             return
         outputs = request.requested_output_names()
-        options = replace(
-            request_parser.options(), return_text_lengths=returns_text_lengths(outputs)
-        )
-        prompts = request_parser.prompts(options)
+        prompts = parse(rows, self._settings, return_text_lengths=returns_text_lengths(outputs))
+        options = prompts[0].request
         self._guides.check([prompt.request for prompt in prompts])
         timeout = self._settings.request_timeout
         if request.timeout():
