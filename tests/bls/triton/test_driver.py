@@ -14,7 +14,6 @@ from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.bls.triton.engine_calls.sequence_caller import SECONDS_BETWEEN_STOPS, SequenceCaller
 from tandem.contract import engine as tensors
 
@@ -118,12 +117,15 @@ def test_a_stop_is_repeated_until_its_call_ends(engine, interrupted):
 
 def test_every_interrupted_call_gets_its_own_stop():
     """Each round may have to stop a late call for branches."""
-    stops, clients = [], SimpleNamespace(abandoned=AbandonedCalls())
+    calls = SimpleNamespace(
+        refuse_if_too_many_abandoned=lambda model: None,
+        infer=lambda *_, **__: caller.interrupt(Cancelled()),
+    )
+    stops, clients = [], SimpleNamespace(calls=calls)
     clients.stop = lambda *call: stops.append(call)
     caller = SequenceCaller(clients, REQUEST)
     for name in ("1", "2"):
-        with caller._call_slot.pending("draft", name, PATIENCE):
-            caller.interrupt(Cancelled())
+        caller.infer("draft", None, timeout=PATIENCE, request_id=name)
         caller.interruption = None
     assert stops == [("draft", "1"), ("draft", "2")]
 
