@@ -96,6 +96,16 @@ def test_interrupting_a_call_does_not_count_as_a_failure(engine, interrupted):
     assert engine.called == ["draft"]
 
 
+def test_an_interruption_before_the_start_prevents_all_calls(engine):
+    receiver, reason = Receiver(), Cancelled()
+    driver = Driver(EngineClients(SETTINGS), DraftThenVerify()(), REQUEST, receiver)
+    driver.interrupt(reason)
+    driver.start()
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is reason
+    assert engine.called == []
+
+
 def test_interrupting_a_hanging_call_does_not_count_as_a_failure(engine, interrupted):
     driver, steps, receiver, reason = interrupted
     driver.check(time.monotonic() + SETTINGS.draft.timeout + 1)
