@@ -34,9 +34,8 @@ from tandem.bls.triton.engine_calls.draft_health import DraftHealth
 from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.raw_request import id_of, parameters_of
-from tandem.bls.triton.responses.deliveries import Deliveries
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, returns_text_lengths
-from tandem.bls.triton.responses.sender import Sender
+from tandem.bls.triton.responses.sender import Deliveries, Sender
 from tandem.bls.triton.serving.request_guides import RequestGuides
 from tandem.bls.triton.serving.request_state import RequestState, ending
 from tandem.bls.triton.serving.sequence_state import SequenceState
