@@ -5,10 +5,11 @@ has these peculiarities (samplingTopPKernels.cu, samplingTopKKernels.cu,
 externalDraftTokensKernels.cu):
 
 - It compares ids and samples again if they differ. The second sample may be the rejected token,
-  which makes that token too likely. So Tandem sends the ids as `certain` logits (see
-  `draft_logits`), which are verified exactly.
-- It uses draft logits without warping them, although the draft was sampled from warped logits. So
-  Tandem sends warped logits.
+  which makes that token too likely. So Tandem sends the ids as ``certain`` logits, which are
+  verified exactly.
+- It turns draft logits into probabilities without warping them, that is, without applying
+  temperature, top-k and so on. So Tandem sends the warped log-probabilities that the draft engine
+  sampled from, padded or cut to the width of the target's logits.
 - If several tokens tie at the edge of top-k, it keeps an arbitrary one of them. It gives the last
   token of top-p only the missing probability. Its logits show neither, so with draft logits the
   draft is sampled with the temperature alone.
@@ -29,10 +30,11 @@ from numpy.typing import NDArray
 
 from tandem.bls.drafters.registry import BASELINE
 from tandem.bls.effects import Draft
-from tandem.bls.exactness.draft_logits import certain, warped
 from tandem.bls.guided.guidance import method_of
-from tandem.bls.request import Request, Sampling
+from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
+from tandem.sampling.params import SamplingNumbers
+from tandem.sampling.warping import log_softmax, warp
 
 LOGITS_TYPES = {"FP32": np.float32, "FP16": np.float16}
 
@@ -100,6 +102,31 @@ def verification_logits(
         scores = certain(draft.tokens, target.vocab_size)
     with np.errstate(over="ignore"):  # values below the range of half precision become -inf
         return scores.astype(LOGITS_TYPES[target.logits_dtype])
+
+
+def warped(logits: NDArray[Any], sampling: SamplingNumbers, vocab_size: int) -> NDArray[np.float32]:
+    """Return warped log-probabilities [1, n, vocab_size] of a draft's raw logits [1, n, width].
+
+    Tokens that can't be sampled are -inf, and so is padding that exists only in the target. Padding
+    that exists only in the draft is cut off, and its probability is spread over the other tokens,
+    because a draft is cut before such a token.
+    """
+    scores = warp(np.asarray(logits, np.float32), sampling)
+    missing = vocab_size - scores.shape[-1]
+    if missing > 0:
+        scores = np.pad(scores, ((0, 0), (0, 0), (0, missing)), constant_values=-np.inf)
+    return log_softmax(scores[..., :vocab_size])
+
+
+def certain(tokens: TokenIds, vocab_size: int) -> NDArray[np.float32]:
+    """Return log-probabilities [1, n, vocab_size] that give each draft token [n] probability 1.
+
+    The target accepts such a token with its own probability p, and otherwise samples another token
+    from p. So the emitted tokens have distribution p, no matter how they were drafted.
+    """
+    scores = np.full((1, len(tokens), vocab_size), -np.inf, np.float32)
+    scores[0, np.arange(len(tokens)), tokens] = 0.0
+    return scores
 
 
 def _without_drafts(request: Request) -> Request:

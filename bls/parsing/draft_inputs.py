@@ -13,7 +13,7 @@ from tandem.bls.drafters.registry import (
     DrafterKind,
 )
 from tandem.bls.errors import BadRequest
-from tandem.bls.parsing.inputs import Inputs, quoted
+from tandem.bls.parsing.inputs import PromptInputs, quoted
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings
 from tandem.contract import entry as tensors
@@ -33,32 +33,29 @@ MAX_POOL_NAME_BYTES = 256  # as UTF-8
 
 
 class DraftInputs:
-    """Reads the draft inputs of a request."""
+    """Reads the draft inputs of a prompt."""
 
-    def __init__(self, inputs: Inputs, settings: LoopSettings) -> None:
+    def __init__(self, inputs: PromptInputs, settings: LoopSettings) -> None:
         self._inputs = inputs
         self._settings = settings
 
-    def apply(self, request: Request, row: int) -> Request:
+    def apply(self, request: Request) -> Request:
         """Return the request with its drafter, draft length and verification set."""
         settings = self._settings
-        drafter = self._drafter(row)
+        drafter = self._drafter()
         longest = settings.target.max_draft_len
-        asked = self._inputs.integer(tensors.NUM_DRAFT_TOKENS, row, AUTO, longest)
-        looked_up = self._inputs.integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, row, 1, longest)
-        ngram = self._inputs.integer(
-            tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, settings.max_ngram_size
-        )
-        threshold = self._threshold(row)
-        ahead = self._draft_ahead(row, drafter, guided=request.guide is not None)
-        pool = self._lookup_pool(row)
+        asked = self._inputs.integer(tensors.NUM_DRAFT_TOKENS, AUTO, longest)
+        looked_up = self._inputs.integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, 1, longest)
+        ngram = self._inputs.integer(tensors.MAX_MATCHING_NGRAM_SIZE, 1, settings.max_ngram_size)
+        threshold = self._threshold()
+        ahead = self._draft_ahead(drafter, guided=request.guide is not None)
+        pool = self._lookup_pool()
         if drafter.in_engine and asked == 0:
             raise BadRequest(f"input '{tensors.NUM_DRAFT_TOKENS}' {IN_ENGINE}")
         if drafter is BASELINE or asked == 0:
             return replace(request, drafter=BASELINE.name)
         self._inputs.refuse_unless(
             drafter.looks_up,
-            row,
             (
                 tensors.PROMPT_LOOKUP_NUM_TOKENS,
                 tensors.MAX_MATCHING_NGRAM_SIZE,
@@ -66,9 +63,9 @@ class DraftInputs:
             ),
             f"requires '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
         )
-        use_logits = self._uses_logits(row, drafter)
+        use_logits = self._uses_logits(drafter)
         predicted = 0
-        if drafter.looks_up and self._predicts(row):
+        if drafter.looks_up and self._predicts():
             predicted = looked_up or (longest if asked in (None, AUTO) else asked)
         return replace(
             request,
@@ -97,8 +94,8 @@ class DraftInputs:
             return settings.target.max_draft_len
         return settings.prompt_lookup_num_tokens if asked in (None, AUTO) else asked
 
-    def _drafter(self, row: int) -> DrafterKind:
-        names = self._inputs.strings(tensors.DRAFTER, row)
+    def _drafter(self) -> DrafterKind:
+        names = self._inputs.strings(tensors.DRAFTER)
         name = names[0] if names and names[0] else self._settings.drafter
         known = self._settings.drafters
         if name not in known:
@@ -109,18 +106,17 @@ class DraftInputs:
         drafter = DRAFTERS[name]
         self._inputs.refuse_unless(
             not drafter.in_engine,
-            row,
             DRAFTING,
             IN_ENGINE,
         )
-        if self._predicts(row) and not (names and names[0]):
+        if self._predicts() and not (names and names[0]):
             return self._for_prediction(drafter)
         return drafter
 
-    def _predicts(self, row: int) -> bool:
+    def _predicts(self) -> bool:
         """Return whether the prompt has a nonempty prediction."""
-        has_text = any(self._inputs.values(tensors.PREDICTION, row))
-        return has_text or len(self._inputs.values(tensors.PREDICTION_IDS, row)) > 0
+        has_text = any(self._inputs.values(tensors.PREDICTION))
+        return has_text or len(self._inputs.values(tensors.PREDICTION_IDS)) > 0
 
     def _for_prediction(self, drafter: DrafterKind) -> DrafterKind:
         """Return the deployment's preferred drafter that copies, or its default drafter."""
@@ -128,9 +124,9 @@ class DraftInputs:
         choice = (drafter, HYBRID, PROMPT_LOOKUP)
         return next((k for k in choice if k.looks_up and k.name in known), drafter)
 
-    def _draft_ahead(self, row: int, drafter: DrafterKind, *, guided: bool) -> bool | None:
+    def _draft_ahead(self, drafter: DrafterKind, *, guided: bool) -> bool | None:
         """Return whether to draft ahead; None: only if it pays."""
-        given = self._inputs.strings(tensors.DRAFT_AHEAD, row)
+        given = self._inputs.strings(tensors.DRAFT_AHEAD)
         if not given or not given[0]:
             return self._settings.draft_ahead
         if given[0] not in DRAFT_AHEAD:
@@ -156,9 +152,9 @@ class DraftInputs:
             )
         return ahead
 
-    def _lookup_pool(self, row: int) -> str | None:
+    def _lookup_pool(self) -> str | None:
         """Return the name of the lookup pool, or None."""
-        given = self._inputs.values(tensors.LOOKUP_POOL, row)
+        given = self._inputs.values(tensors.LOOKUP_POOL)
         if not len(given):
             return None
         if not self._settings.max_pool_tokens:
@@ -171,21 +167,20 @@ class DraftInputs:
                 f"input '{tensors.LOOKUP_POOL}' must have between 1 and {MAX_POOL_NAME_BYTES} "
                 f"bytes; got {len(given[0])}"
             )
-        return self._inputs.strings(tensors.LOOKUP_POOL, row)[0]
+        return self._inputs.strings(tensors.LOOKUP_POOL)[0]
 
-    def _uses_logits(self, row: int, drafter: DrafterKind) -> bool:
+    def _uses_logits(self, drafter: DrafterKind) -> bool:
         """Return whether drafts come with the logits that they were sampled from."""
         samples = drafter.samples_from_draft_model
         self._inputs.refuse_unless(
             samples,
-            row,
             (tensors.USE_DRAFT_LOGITS,),
             f"requires '{tensors.DRAFTER}' to be "
             f"{_those(lambda kind: kind.samples_from_draft_model)}: "
             f"'{drafter.name}' has no logits",
         )
         uses = samples and self._inputs.flag(
-            tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits
+            tensors.USE_DRAFT_LOGITS, self._settings.use_draft_logits
         )
         if uses and self._settings.draft_tokenizer:
             raise BadRequest(
@@ -194,18 +189,16 @@ class DraftInputs:
             )
         return uses and self._settings.draft_returns_logits  # else ids are compared
 
-    def _threshold(self, row: int) -> float | None:
+    def _threshold(self) -> float | None:
         """Return the acceptance threshold of the request, or the deployment's default."""
-        threshold = self._inputs.number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, Bounds(0, 1))
+        threshold = self._inputs.number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, Bounds(0, 1))
         self._inputs.refuse_unless(
             self._settings.draft_returns_logits,
-            row,
             (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
             "isn't supported: the draft engine returns no logits",
         )
         self._inputs.refuse_unless(
-            self._inputs.flag(tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits),
-            row,
+            self._inputs.flag(tensors.USE_DRAFT_LOGITS, self._settings.use_draft_logits),
             (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
             f"requires '{tensors.USE_DRAFT_LOGITS}' to be true",
         )

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest, GuideRefused
-from tandem.bls.parsing.inputs import Inputs, quoted
+from tandem.bls.parsing.inputs import PromptInputs, quoted
 from tandem.contract import entry as tensors
 from tandem.contract.guide import KINDS, Guide
 from tandem.contract.tensor import Tensor
@@ -32,9 +32,9 @@ def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
         )
 
 
-def guide_of(inputs: Inputs, row: int) -> Guide | None:
+def guide_of(inputs: PromptInputs) -> Guide | None:
     """Return a prompt's guide or None; raise BadRequest if its type or text is bad or missing."""
-    kind, text = (_only(inputs, tensor, row) for tensor in (TYPE, TEXT))
+    kind, text = (_only(inputs, tensor) for tensor in (TYPE, TEXT))
     if not kind:
         if text:
             raise BadRequest(f"input '{TYPE}' is missing; send one of {', '.join(KINDS)}")
@@ -46,8 +46,8 @@ def guide_of(inputs: Inputs, row: int) -> Guide | None:
     return Guide(kind, text)
 
 
-def _only(inputs: Inputs, tensor: Tensor, row: int) -> str:
-    values = inputs.strings(tensor, row)
+def _only(inputs: PromptInputs, tensor: Tensor) -> str:
+    values = inputs.strings(tensor)
     if len(values) > 1:
         raise BadRequest(f"input '{tensor}' must have one value per prompt; got {len(values)}")
     return values[0] if values else ""

@@ -32,82 +32,80 @@ LONGEST_QUOTE = 40  # maximum number of characters of client text in an error
 NOTHING: NDArray[Any] = np.empty(0)
 
 
-class Inputs:
-    """The input arrays of one request by name, with one row per prompt."""
+class PromptInputs:
+    """The inputs of one prompt by name, [1, ...]: its row of each input array."""
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self._arrays = arrays
-        for name, array in arrays.items():
-            if len(array) != self.batch_size:
-                raise BadRequest(
-                    f"input '{name}' must have {self.batch_size} rows, one per prompt; "
-                    f"got {len(array)}"
-                )
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], row: int) -> None:
+        self._arrays = {name: array[row : row + 1] for name, array in arrays.items()}
 
     def __contains__(self, tensor: Tensor) -> bool:
         """Return whether the client sent this input."""
         return tensor in self._arrays
 
-    @property
-    def batch_size(self) -> int:
-        """Number of prompts in the request."""
-        return len(next(iter(self._arrays.values()))) if self._arrays else 0
-
-    def values(self, tensor: Tensor, row: int) -> NDArray[Any]:
-        """Return a view of a prompt's values, [n]; empty if the input is missing."""
+    def values(self, tensor: Tensor) -> NDArray[Any]:
+        """Return a view of the values, [n]; empty if the input is missing."""
         array = self._arrays.get(tensor)
-        return NOTHING if array is None else array[row].reshape(-1)
+        return NOTHING if array is None else array.reshape(-1)
 
-    def copy(self, tensor: Tensor, row: int) -> NDArray[Any]:
-        """Return a copy of a prompt's array, [1, ...]. The input must not be missing."""
-        return self._arrays[tensor][row : row + 1].copy()
+    def copy(self, tensor: Tensor) -> NDArray[Any]:
+        """Return a copy of the array, [1, ...]. The input must not be missing."""
+        return self._arrays[tensor].copy()
 
-    def flag(self, tensor: Tensor, row: int, default: bool = False) -> bool:
-        return bool(self.scalar(tensor, row, default))
+    def flag(self, tensor: Tensor, default: bool = False) -> bool:
+        return bool(self.scalar(tensor, default))
 
-    def integer(self, tensor: Tensor, row: int, least: int, most: int) -> int | None:
-        """Return a prompt's integer between ``least`` and ``most``; None if it is missing."""
-        value = self.scalar(tensor, row, None)
+    def integer(self, tensor: Tensor, least: int, most: int) -> int | None:
+        """Return the integer between ``least`` and ``most``; None if it is missing."""
+        value = self.scalar(tensor, None)
         if value is None:
             return None
         if not least <= value <= most:
             raise BadRequest(f"input '{tensor}' must be between {least} and {most}; got {value}")
         return int(value)
 
-    def number(self, tensor: Tensor, row: int, bounds: Bounds) -> float | None:
-        """Return a prompt's finite number within ``bounds``; None if it is missing."""
-        value = self.scalar(tensor, row, None)
+    def number(self, tensor: Tensor, bounds: Bounds) -> float | None:
+        """Return the finite number within ``bounds``; None if it is missing."""
+        value = self.scalar(tensor, None)
         if value is not None and (fault := bounds.fault(value)):
             raise BadRequest(f"input '{tensor}' {fault}")
         number: float | None = value
         return number
 
-    def scalar(self, tensor: Tensor, row: int, default: Any) -> Any:
-        """Return a prompt's only value; ``default`` if the input is missing."""
+    def scalar(self, tensor: Tensor, default: Any) -> Any:
+        """Return the only value; ``default`` if the input is missing."""
         if tensor not in self:
             return default
-        values = self.values(tensor, row)
+        values = self.values(tensor)
         if len(values) != 1:
             raise BadRequest(f"input '{tensor}' must have one value per prompt; got {len(values)}")
         return values[0].item()
 
-    def strings(self, tensor: Tensor, row: int) -> tuple[str, ...]:
-        """Return a prompt's strings; empty if the input is missing."""
+    def strings(self, tensor: Tensor) -> tuple[str, ...]:
+        """Return the strings; empty if the input is missing."""
         try:
-            return tuple(value.decode() for value in self.values(tensor, row))
+            return tuple(value.decode() for value in self.values(tensor))
         except UnicodeDecodeError as error:
             raise BadRequest(
                 f"input '{tensor}' must be UTF-8; got byte {error.object[error.start]:#04x} at "
                 f"position {error.start}"
             ) from error
 
-    def refuse_unless(
-        self, possible: bool, row: int, inputs: Iterable[Tensor], reason: str
-    ) -> None:
+    def refuse_unless(self, possible: bool, inputs: Iterable[Tensor], reason: str) -> None:
         """Unless ``possible``, reject inputs whose values aren't all zero, false or empty."""
         for tensor in () if possible else inputs:
-            if any(self.values(tensor, row).tolist()):
+            if any(self.values(tensor).tolist()):
                 raise BadRequest(f"input '{tensor}' {reason}")
+
+
+def rows_of(arrays: Mapping[str, NDArray[Any]]) -> list[PromptInputs]:
+    """Return the inputs of each prompt. arrays: inputs by name, with one row per prompt."""
+    size = len(next(iter(arrays.values()))) if arrays else 0
+    for name, array in arrays.items():
+        if len(array) != size:
+            raise BadRequest(
+                f"input '{name}' must have {size} rows, one per prompt; got {len(array)}"
+            )
+    return [PromptInputs(arrays, row) for row in range(size)]
 
 
 def refuse_unknown(parameters: str) -> None:

@@ -44,13 +44,6 @@ class Tokens(NamedTuple):
     prediction: TokenIds | None = None  # [k]
 
 
-class LogitBias(NamedTuple):
-    """Values added to the logits of some tokens. If an id occurs twice, its values add up."""
-
-    ids: tuple[int, ...]
-    values: tuple[float, ...]
-
-
 class Prompt(NamedTuple):
     """One row of a request, validated as far as possible without the tokenizer.
 
@@ -61,7 +54,6 @@ class Prompt(NamedTuple):
     words: TokenizerInputs
     input_ids: TokenIds | None  # used instead of text
     request: Request
-    logit_bias: LogitBias | None = None
 
 
 def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Request:
@@ -74,7 +66,7 @@ def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Reques
     sampling = replace(
         request.sampling,
         bad_words=tokens.bad_words,
-        embedding_bias=_bias(prompt, tokens, settings),
+        embedding_bias=_sum(request.sampling.embedding_bias, tokens.embedding_bias),
     )
     words = prompt.words.stop_words
     stops = [*zip(words, tokens.special_stops or (None,) * len(words), strict=True)]
@@ -123,15 +115,15 @@ def check_logits(
         )
 
 
-def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.float32] | None:
-    """Return the sum of the biases given as words and as ids, [vocab_size], or None."""
-    if prompt.logit_bias is None:
-        return tokens.embedding_bias
-    bias = np.zeros(settings.target.vocab_size, np.float32)
-    if tokens.embedding_bias is not None:
-        bias[: len(tokens.embedding_bias)] = tokens.embedding_bias
-    np.add.at(bias, list(prompt.logit_bias.ids), prompt.logit_bias.values)
-    return bias
+def _sum(
+    by_ids: NDArray[np.float32] | None, by_words: NDArray[np.float32] | None
+) -> NDArray[np.float32] | None:
+    """Return the sum of the biases that are given as ids and as words, [vocab_size], or None."""
+    if by_ids is None or by_words is None:
+        return by_words if by_ids is None else by_ids
+    total = by_ids.copy()
+    total[: len(by_words)] += by_words  # a tokenizer may have fewer tokens than the engine
+    return total
 
 
 def check_prediction(tensor: Tensor, length: int, target: EngineSettings) -> None:

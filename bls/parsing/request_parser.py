@@ -1,14 +1,11 @@
-"""Parses a client's request: its options and its prompts.
-
-Each error names the input and the valid values.
-"""
+"""Parses a client's request. Each error names the input and the valid values."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +13,8 @@ from numpy.typing import NDArray
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.draft_inputs import DraftInputs
 from tandem.bls.parsing.guide_inputs import check_guides, guide_of
-from tandem.bls.parsing.inputs import Inputs, check_sizes, quoted, refuse_unknown
-from tandem.bls.parsing.prompt import (
-    LogitBias,
-    Prompt,
-    TokenizerInputs,
-    check_logits,
-    check_prediction,
-)
+from tandem.bls.parsing.inputs import PromptInputs, check_sizes, quoted, refuse_unknown, rows_of
+from tandem.bls.parsing.prompt import Prompt, TokenizerInputs, check_logits, check_prediction
 from tandem.bls.request import LoraTask, Options, Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.contract import entry as tensors
@@ -46,109 +37,71 @@ UNSUPPORTED = (
 MOST_NAMED = 10  # maximum number of invalid ids in an error message
 UNTOKENIZED: TokenIds = np.empty(0, np.int32)
 
-Asked = TypeVar("Asked", bool, int)
 
+def checked_rows(
+    arrays: Mapping[str, NDArray[Any]], parameters: str, settings: LoopSettings
+) -> list[PromptInputs]:
+    """Return the inputs of each prompt, after checks of their names and sizes.
 
-class RequestParser:
-    """Parses one request. inputs: arrays by name, with one row per prompt.
-
-    Values that are kept are copied, because Triton may reuse the memory.
+    arrays: inputs by name, with one row per prompt. parameters: see ``refuse_unknown``.
     """
+    refuse_unknown(parameters)
+    check_sizes(arrays, settings)
+    check_guides(arrays, settings.max_guide_bytes)
+    for tensor in UNSUPPORTED:
+        if arrays.get(tensor, np.empty(0)).size:
+            raise BadRequest(f"input '{tensor}' isn't supported by this deployment")
+    return rows_of(arrays)
 
-    def __init__(
-        self, inputs: Mapping[str, NDArray[Any]], parameters: str, settings: LoopSettings
-    ) -> None:
-        refuse_unknown(parameters)
-        check_sizes(inputs, settings)
-        check_guides(inputs, settings.max_guide_bytes)
-        for tensor in UNSUPPORTED:
-            if inputs.get(tensor, np.empty(0)).size:
-                raise BadRequest(f"input '{tensor}' isn't supported by this deployment")
-        self._inputs = Inputs(inputs)
+
+def is_stop(rows: Sequence[PromptInputs]) -> bool:
+    """Return whether a request only stops another request."""
+    return any(row.values(tensors.STOP).any() for row in rows)
+
+
+def parse(
+    rows: Sequence[PromptInputs], settings: LoopSettings, *, return_text_lengths: bool = False
+) -> list[Prompt]:
+    """Return the prompts of a request.
+
+    return_text_lengths: see ``Options``. Values that are kept are copied, because Triton may reuse
+    the memory.
+    """
+    if not rows:
+        raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send at least one prompt")
+    prompts = [PromptParser(row, settings).prompt(return_text_lengths) for row in rows]
+    requests = [prompt.request for prompt in prompts]
+    for option in fields(Options):
+        if len({getattr(request, option.name) for request in requests}) > 1:
+            raise BadRequest(f"input '{option.name}' must be the same for all prompts of a request")
+    lengths = [0 if p.input_ids is None else len(p.input_ids) for p in prompts]
+    check_logits(lengths, [r.max_tokens for r in requests], requests[0], settings)
+    return prompts
+
+
+class PromptParser:
+    """Parses the inputs of one prompt."""
+
+    def __init__(self, inputs: PromptInputs, settings: LoopSettings) -> None:
+        self._inputs = inputs
         self._settings = settings
-        self._draft_inputs = DraftInputs(self._inputs, settings)
 
-    @property
-    def is_stop(self) -> bool:
-        """Whether this request only stops another request."""
-        return any(self._inputs.values(tensors.STOP, row).any() for row in self._rows)
-
-    @property
-    def _rows(self) -> range:
-        return range(self._inputs.batch_size)
-
-    def options(self) -> Options:
-        """Read the options, which must be the same for all prompts of a batch."""
-
-        def flag(tensor: Tensor, default: bool = False) -> bool:
-            values = {self._inputs.flag(tensor, row, default) for row in self._rows}
-            if len(values) > 1:
-                raise BadRequest(f"input '{tensor}' must be the same for all prompts of a request")
-            return values.pop()
-
-        self._require_prompts()
-        return Options(
-            stream=flag(tensors.STREAM),
-            exclude_input_in_output=flag(
-                tensors.EXCLUDE_INPUT_IN_OUTPUT, self._settings.exclude_input_in_output
-            ),
-            return_log_probs=flag(tensors.RETURN_LOG_PROBS),
-            return_prompt_log_probs=self._if_reported(
-                flag(tensors.RETURN_PROMPT_LOG_PROBS),
-                self._settings.target.capabilities.prompt_log_probs,
-                tensors.RETURN_PROMPT_LOG_PROBS,
-            ),
-            num_top_log_probs=self._num_top_log_probs(),
-            return_context_logits=flag(tensors.RETURN_CONTEXT_LOGITS),
-            return_generation_logits=flag(tensors.RETURN_GENERATION_LOGITS),
-            return_perf_metrics=flag(tensors.RETURN_PERF_METRICS),
-            return_num_input_tokens=flag(tensors.RETURN_NUM_INPUT_TOKENS),
-            return_num_output_tokens=flag(tensors.RETURN_NUM_OUTPUT_TOKENS),
+    def prompt(self, return_text_lengths: bool) -> Prompt:
+        self._refuse_beams()
+        words, input_ids = self._words(), self._input_ids()
+        request = DraftInputs(self._inputs, self._settings).apply(
+            replace(self._request(), return_text_lengths=return_text_lengths)
         )
-
-    def _num_top_log_probs(self) -> int:
-        """Return the number of alternatives per token, which is the same for all prompts."""
-        tensor = tensors.NUM_TOP_LOG_PROBS
-        given = {self._inputs.integer(tensor, row, 0, MAX_TOP_LOG_PROBS) or 0 for row in self._rows}
-        if len(given) > 1:
-            raise BadRequest(f"input '{tensor}' must be the same for all prompts of a request")
-        count = given.pop()
-        flags = (tensors.RETURN_LOG_PROBS, tensors.RETURN_PROMPT_LOG_PROBS)
-        if count and not any(self._inputs.flag(flag, row) for flag in flags for row in self._rows):
-            raise BadRequest(f"input '{tensor}' requires '{flags[0]}' or '{flags[1]}' to be true")
-        return self._if_reported(count, self._settings.target.capabilities.top_log_probs, tensor)
-
-    def _if_reported(self, asked: Asked, can: bool, tensor: Tensor) -> Asked:
-        """Return ``asked``; raise BadRequest if it is set and the target can't report it."""
-        if asked and not can:
-            raise BadRequest(f"input '{tensor}' isn't supported by this deployment's target engine")
-        return asked
-
-    def prompts(self, options: Options) -> list[Prompt]:
-        self._require_prompts()
-        prompts = [self._prompt(row, options) for row in self._rows]
-        lengths = [0 if p.input_ids is None else len(p.input_ids) for p in prompts]
-        check_logits(lengths, [p.request.max_tokens for p in prompts], options, self._settings)
-        return prompts
-
-    def _require_prompts(self) -> None:
-        if not self._rows:
-            raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send at least one prompt")
-
-    def _prompt(self, row: int, options: Options) -> Prompt:
-        self._refuse_beams(row)
-        words, input_ids = self._words(row), self._input_ids(row)
-        request = self._request(row, options)
         if request.prediction_num_tokens:
-            words, request = self._with_prediction(row, words, request)
-        return Prompt(words, input_ids, request, self._logit_bias(row))
+            words, request = self._with_prediction(words, request)
+        return Prompt(words, input_ids, request)
 
     def _with_prediction(
-        self, row: int, words: TokenizerInputs, request: Request
+        self, words: TokenizerInputs, request: Request
     ) -> tuple[TokenizerInputs, Request]:
         """Add the prompt's prediction, which is given as text or as ids."""
-        texts = self._inputs.strings(tensors.PREDICTION, row)
-        ids: TokenIds = self._inputs.values(tensors.PREDICTION_IDS, row).astype(np.int32)
+        texts = self._inputs.strings(tensors.PREDICTION)
+        ids: TokenIds = self._inputs.values(tensors.PREDICTION_IDS).astype(np.int32)
         if not len(ids):
             return words._replace(prediction=texts[0]), request
         if any(texts):
@@ -159,33 +112,58 @@ class RequestParser:
         self._check_ids(tensors.PREDICTION_IDS, ids)
         return words, replace(request, prediction=ids)
 
-    def _request(self, row: int, options: Options) -> Request:
+    def _request(self) -> Request:
         """Read the inputs that don't need the tokenizer."""
-        max_tokens = self._inputs.integer(
-            tensors.MAX_TOKENS, row, 1, self._settings.target.max_seq_len
-        )
+        max_tokens = self._inputs.integer(tensors.MAX_TOKENS, 1, self._settings.target.max_seq_len)
         if max_tokens is None:
             raise BadRequest(
                 f"input '{tensors.MAX_TOKENS}' is missing; send the maximum length of the output"
             )
-        seed = self._seed(row)
-        request = Request(
+        seed, flag = self._seed(), self._inputs.flag
+        return Request(
             prompt_ids=UNTOKENIZED,
             max_tokens=max_tokens,
-            min_tokens=self._inputs.integer(tensors.MIN_TOKENS, row, 0, max_tokens) or 0,
-            sampling=self._sampling(row, secrets.randbits(63) if seed is None else seed),
+            min_tokens=self._inputs.integer(tensors.MIN_TOKENS, 0, max_tokens) or 0,
+            sampling=self._sampling(secrets.randbits(63) if seed is None else seed),
             seeded=seed is not None,
-            end_ids=self._end_ids(row),
+            end_ids=self._end_ids(),
             max_draft_len=self._settings.target.max_draft_len,
-            guide=guide_of(self._inputs, row),
-            lora_name=self._lora_name(row),
-            lora_task=self._lora_task(row),
-            **vars(options),
+            guide=guide_of(self._inputs),
+            lora_name=self._lora_name(),
+            lora_task=self._lora_task(),
+            stream=flag(tensors.STREAM),
+            exclude_input_in_output=flag(
+                tensors.EXCLUDE_INPUT_IN_OUTPUT, self._settings.exclude_input_in_output
+            ),
+            return_log_probs=flag(tensors.RETURN_LOG_PROBS),
+            return_prompt_log_probs=self._return_prompt_log_probs(),
+            num_top_log_probs=self._num_top_log_probs(),
+            return_context_logits=flag(tensors.RETURN_CONTEXT_LOGITS),
+            return_generation_logits=flag(tensors.RETURN_GENERATION_LOGITS),
+            return_perf_metrics=flag(tensors.RETURN_PERF_METRICS),
+            return_num_input_tokens=flag(tensors.RETURN_NUM_INPUT_TOKENS),
+            return_num_output_tokens=flag(tensors.RETURN_NUM_OUTPUT_TOKENS),
         )
-        return self._draft_inputs.apply(request, row)
 
-    def _words(self, row: int) -> TokenizerInputs:
-        texts = self._inputs.strings(tensors.TEXT_INPUT, row)
+    def _return_prompt_log_probs(self) -> bool:
+        asked = self._inputs.flag(tensors.RETURN_PROMPT_LOG_PROBS)
+        if asked and not self._settings.target.capabilities.prompt_log_probs:
+            raise self._unsupported_by("target", tensors.RETURN_PROMPT_LOG_PROBS)
+        return asked
+
+    def _num_top_log_probs(self) -> int:
+        """Return the number of alternatives per token."""
+        tensor = tensors.NUM_TOP_LOG_PROBS
+        count = self._inputs.integer(tensor, 0, MAX_TOP_LOG_PROBS) or 0
+        flags = (tensors.RETURN_LOG_PROBS, tensors.RETURN_PROMPT_LOG_PROBS)
+        if count and not any(map(self._inputs.flag, flags)):
+            raise BadRequest(f"input '{tensor}' requires '{flags[0]}' or '{flags[1]}' to be true")
+        if count and not self._settings.target.capabilities.top_log_probs:
+            raise self._unsupported_by("target", tensor)
+        return count
+
+    def _words(self) -> TokenizerInputs:
+        texts = self._inputs.strings(tensors.TEXT_INPUT)
         has_ids = tensors.INPUT_IDS in self._inputs
         if not texts and not has_ids:
             raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send the prompt")
@@ -195,17 +173,17 @@ class RequestParser:
             )
         if texts and not texts[0]:
             raise BadRequest(f"input '{tensors.TEXT_INPUT}' must not be empty")
-        bias_words = self._inputs.strings(tensors.EMBEDDING_BIAS_WORDS, row)
+        bias_words = self._inputs.strings(tensors.EMBEDDING_BIAS_WORDS)
         return TokenizerInputs(
             text=texts[0] if texts else "",
-            stop_words=tuple(w for w in self._inputs.strings(tensors.STOP_WORDS, row) if w),
-            bad_words=tuple(w for w in self._inputs.strings(tensors.BAD_WORDS, row) if w),
+            stop_words=tuple(w for w in self._inputs.strings(tensors.STOP_WORDS) if w),
+            bad_words=tuple(w for w in self._inputs.strings(tensors.BAD_WORDS) if w),
             bias_words=bias_words,
-            bias_weights=self._bias_weights(row, len(bias_words)),
+            bias_weights=self._bias_weights(len(bias_words)),
         )
 
-    def _bias_weights(self, row: int, count: int) -> tuple[float, ...]:
-        weights = self._inputs.values(tensors.EMBEDDING_BIAS_WEIGHTS, row)
+    def _bias_weights(self, count: int) -> tuple[float, ...]:
+        weights = self._inputs.values(tensors.EMBEDDING_BIAS_WEIGHTS)
         if len(weights) != count:
             raise BadRequest(
                 f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must have {count} values, one per "
@@ -215,9 +193,10 @@ class RequestParser:
             raise BadRequest(f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must have finite values")
         return tuple(weights.tolist())
 
-    def _logit_bias(self, row: int) -> LogitBias | None:
-        ids = self._inputs.values(tensors.LOGIT_BIAS_IDS, row)
-        values = self._inputs.values(tensors.LOGIT_BIAS_VALUES, row)
+    def _logit_bias(self) -> NDArray[np.float32] | None:
+        """Return the bias given by ids, [vocab_size]. If an id occurs twice, its values add up."""
+        ids = self._inputs.values(tensors.LOGIT_BIAS_IDS)
+        values = self._inputs.values(tensors.LOGIT_BIAS_VALUES)
         if len(ids) != len(values):
             raise BadRequest(
                 f"input '{tensors.LOGIT_BIAS_VALUES}' must have {len(ids)} values, one per "
@@ -233,7 +212,9 @@ class RequestParser:
         self._check_ids(tensors.LOGIT_BIAS_IDS, ids)
         if not np.isfinite(values).all():
             raise BadRequest(f"input '{tensors.LOGIT_BIAS_VALUES}' must have finite values")
-        return LogitBias(tuple(ids.tolist()), tuple(values.tolist()))
+        bias = np.zeros(self._settings.target.vocab_size, np.float32)
+        np.add.at(bias, ids, values)
+        return bias
 
     def _check_ids(self, tensor: Tensor, ids: TokenIds) -> None:
         vocab_size = self._settings.target.vocab_size
@@ -244,10 +225,10 @@ class RequestParser:
                 f"input '{tensor}' must have ids between 0 and {vocab_size - 1}; got {named}"
             )
 
-    def _input_ids(self, row: int) -> TokenIds | None:
+    def _input_ids(self) -> TokenIds | None:
         if tensors.INPUT_IDS not in self._inputs:
             return None
-        ids: TokenIds = self._inputs.values(tensors.INPUT_IDS, row).astype(np.int32)
+        ids: TokenIds = self._inputs.values(tensors.INPUT_IDS).astype(np.int32)
         longest = self._settings.target.max_seq_len
         if not len(ids):
             raise BadRequest(f"input '{tensors.INPUT_IDS}' must not be empty")
@@ -259,8 +240,8 @@ class RequestParser:
         self._check_ids(tensors.INPUT_IDS, ids)
         return ids
 
-    def _lora_name(self, row: int) -> str | None:
-        names = self._inputs.strings(tensors.LORA_NAME, row)
+    def _lora_name(self) -> str | None:
+        names = self._inputs.strings(tensors.LORA_NAME)
         if not names or not names[0]:
             return None
         known = self._settings.target.lora_adapters
@@ -269,22 +250,22 @@ class RequestParser:
             raise BadRequest(f"input '{tensors.LORA_NAME}': {quoted(names[0])} isn't known; {fix}")
         return names[0]
 
-    def _lora_task(self, row: int) -> LoraTask | None:
+    def _lora_task(self) -> LoraTask | None:
         weights, config = tensors.LORA_WEIGHTS, tensors.LORA_CONFIG
         inputs = (tensors.LORA_TASK_ID, weights, config)
-        given = [tensor for tensor in inputs if self._inputs.values(tensor, row).size]
+        given = [tensor for tensor in inputs if self._inputs.values(tensor).size]
         if not given:
             return None
         target = self._settings.target
         if not target.client_adapters:
             fix = f"; send '{tensors.LORA_NAME}'" if target.lora_adapters else ""
             raise BadRequest(f"input '{given[0]}' isn't supported by this deployment{fix}")
-        task_id = self._inputs.integer(tensors.LORA_TASK_ID, row, 0, 2**64 - 1)
+        task_id = self._inputs.integer(tensors.LORA_TASK_ID, 0, 2**64 - 1)
         if task_id is None:
             raise BadRequest(
                 f"input '{tensors.LORA_TASK_ID}' is missing; input '{given[0]}' requires it"
             )
-        arrays: dict[str, NDArray[Any]] = {t: self._inputs.copy(t, row) for t in given[1:]}
+        arrays: dict[str, NDArray[Any]] = {t: self._inputs.copy(t) for t in given[1:]}
         if len(arrays) == 1:
             raise BadRequest(f"send inputs '{weights}' and '{config}' together")
         if arrays and arrays[weights].shape[1] != arrays[config].shape[1]:
@@ -294,16 +275,16 @@ class RequestParser:
             )
         return LoraTask(task_id, arrays)
 
-    def _refuse_beams(self, row: int) -> None:
+    def _refuse_beams(self) -> None:
         for tensor, instead in (
             (tensors.BEAM_WIDTH, "beam search isn't supported"),
             (tensors.NUM_RETURN_SEQUENCES, "send the prompt once per answer, with different seeds"),
         ):
-            value = self._inputs.integer(tensor, row, 1, 2**31 - 1)
+            value = self._inputs.integer(tensor, 1, 2**31 - 1)
             if value is not None and value > 1:
                 raise BadRequest(f"input '{tensor}' must be 1; got {value}; {instead}")
 
-    def _sampling(self, row: int, seed: int) -> Sampling:
+    def _sampling(self, seed: int) -> Sampling:
         """Read the sampling parameters.
 
         A temperature of 1 alone doesn't turn on sampling, because NVIDIA's clients send it with
@@ -311,34 +292,34 @@ class RequestParser:
         """
         given = {}
         for name, number in NUMBERS.items():
-            value = self._inputs.number(number.entry, row, number.bounds)
+            value = self._inputs.number(number.entry, number.bounds)
             if value is not None:
                 given[name] = value
                 if value != number.neutral and number.capability:
                     self._check_engines(number.entry, number.capability)
         if given.get("temperature") == 1.0:
             del given["temperature"]
-        return Sampling(seed=seed, **chosen(given))
+        return Sampling(seed=seed, embedding_bias=self._logit_bias(), **chosen(given))
 
     def _check_engines(self, tensor: Tensor, capability: str) -> None:
         """Reject an input that an engine would ignore. capability: field of `Capabilities`."""
         for role, engine in (("target", self._settings.target), ("draft", self._settings.draft)):
             if engine is not None and not getattr(engine.capabilities, capability):
-                raise BadRequest(
-                    f"input '{tensor}' isn't supported by this deployment's {role} engine"
-                )
+                raise self._unsupported_by(role, tensor)
 
-    def _end_ids(self, row: int) -> tuple[int, ...]:
+    @staticmethod
+    def _unsupported_by(role: str, tensor: Tensor) -> BadRequest:
+        return BadRequest(f"input '{tensor}' isn't supported by this deployment's {role} engine")
+
+    def _end_ids(self) -> tuple[int, ...]:
         """Return the request's end id, or the checkpoint's end ids."""
-        end_id = self._inputs.integer(tensors.END_ID, row, -1, self._settings.target.vocab_size - 1)
+        end_id = self._inputs.integer(tensors.END_ID, -1, self._settings.target.vocab_size - 1)
         if end_id is None:
             return self._settings.end_ids
         return () if end_id < 0 else (end_id,)
 
-    def _seed(self, row: int) -> int | None:
-        seed, alias = (
-            self._inputs.scalar(t, row, None) for t in (tensors.SEED, tensors.RANDOM_SEED)
-        )
+    def _seed(self) -> int | None:
+        seed, alias = (self._inputs.scalar(t, None) for t in (tensors.SEED, tensors.RANDOM_SEED))
         if seed is not None and alias is not None and seed != alias:
             raise BadRequest(
                 f"send input '{tensors.SEED}' or its alias '{tensors.RANDOM_SEED}', not both"

@@ -11,7 +11,6 @@ from tandem.bls.effects import Chunk, Effect, EngineCall, StartAhead, StepsAhead
 from tandem.bls.errors import (
     Cancelled,
     EngineCallError,
-    EngineTimeout,
     Failure,
     Overloaded,
     ServingError,
@@ -19,9 +18,10 @@ from tandem.bls.errors import (
 from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
+from tandem.bls.triton.engine_calls.call_slot import Abandoned
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.pending_call import Abandoned
 from tandem.bls.triton.engine_calls.sequence_caller import SequenceCaller
+from tandem.bls.triton.tokenizer_calls import detokenize
 
 Steps: TypeAlias = Generator[Effect, Any, None]
 
@@ -82,10 +82,9 @@ class Driver:
         thread = self._ahead_thread
         if thread is not None:
             thread.check(now)
-        self._caller.stop_again(now)
-        call = self._caller.abandon_if_overdue(now)
-        if call is not None:
-            self._go_on(EngineTimeout(call.model, call.timeout))
+        overdue = self._caller.check(now)
+        if overdue is not None:
+            self._go_on(overdue)
 
     def _go_on(self, failure: EngineCallError | None) -> None:
         """Continue the steps on a new thread. If no thread is free, a later ``check`` retries."""
@@ -125,7 +124,7 @@ class Driver:
         if isinstance(effect, Chunk):
             return self._receiver.deliver(effect)
         if isinstance(effect, TextCall):
-            return self._caller.text(effect)
+            return detokenize(effect, self._clients.settings, self._caller)
         if isinstance(effect, StartAhead):
             return self._start_ahead(effect.steps)
         return self._await_ahead(effect.timeout)

@@ -17,15 +17,14 @@ import triton_python_backend_utils as pb_utils
 from tandem.bls.errors import (
     BadRequest,
     EngineCallError,
-    EngineTimeout,
     EngineUnavailable,
     ServingError,
 )
 from tandem.bls.parsing.inputs import check_sizes, refuse_unknown
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.engine_calls.call_slot import Abandoned, CallSlot
 from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.engine_calls.pending_call import Abandoned, AbandonedCalls, CallSlot
 from tandem.bls.triton.metrics import Heartbeat
 from tandem.bls.triton.raw_request import parameters_of
 from tandem.bls.triton.responses.sender import Sender
@@ -49,13 +48,12 @@ class ForwardEntry:
         pb_utils.deserialize_bytes_tensor = Strings
         self._settings = decode(ForwarderSettings, json.loads(args["model_config"]))
         self._calls = Calls()
-        self._abandoned = AbandonedCalls()
         self._watcher = Watcher(Heartbeat(model=args["model_name"]).beat)
 
     def execute(self, requests: list[Any]) -> None:
         """Forward each request on its own thread."""
         for request in requests:
-            forwarded = _Forwarded(request, self._settings, self._calls, self._abandoned)
+            forwarded = _Forwarded(request, self._settings, self._calls)
             self._watcher.add(forwarded)
             in_background(forwarded.run, forwarded.refuse)
 
@@ -66,15 +64,13 @@ class ForwardEntry:
 class _Forwarded:
     """One request that is forwarded to ``bls_stream``."""
 
-    def __init__(
-        self, request: Any, settings: ForwarderSettings, calls: Calls, abandoned: AbandonedCalls
-    ) -> None:
+    def __init__(self, request: Any, settings: ForwarderSettings, calls: Calls) -> None:
         self._request = request
         self._sender = Sender(request, decoupled=False)
         self._settings = settings
         self._calls = calls
         self._id = fresh_forwarded()
-        self._call_slot = CallSlot(abandoned)
+        self._call_slot = CallSlot(calls)
         self._next_stop = 0.0
         self._stopping = False
 
@@ -112,9 +108,9 @@ class _Forwarded:
             self._next_stop = now + SECONDS_BETWEEN_STOPS
             self._stopping = True
             in_background(self._stop, self._stop_later)
-        call = self._call_slot.abandon_if_overdue(now)
-        if call is not None:
-            self.refuse(EngineTimeout(call.model, call.timeout))
+        overdue = self._call_slot.check(now)
+        if overdue is not None:
+            self.refuse(overdue)
 
     def _call(self) -> Any:
         refuse_unknown(parameters_of(self._request))
@@ -126,10 +122,14 @@ class _Forwarded:
             inputs=self._inputs(),
             timeout=self._request.timeout(),
         )
-        timeout = self._settings.request_timeout + SECONDS_OF_GRACE
-        with self._call_slot.pending(model, self._id, timeout):
-            # If a client requests only outputs that aren't produced, the answer has no tensors.
-            return self._calls.infer(model, request, decoupled=True, may_be_empty=True)
+        return self._call_slot.infer(
+            model,
+            request,
+            request_id=self._id,
+            timeout=self._settings.request_timeout + SECONDS_OF_GRACE,
+            decoupled=True,
+            may_be_empty=True,  # if the client requests only outputs that aren't produced
+        )
 
     def _inputs(self) -> list[Any]:
         """Return the client's inputs, with this entry's default drafter if none is given."""

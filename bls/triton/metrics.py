@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -104,44 +104,33 @@ class Metrics:
                 for engine, calls in abandoned.items()
             },
         }
-        errors = [*self._publish(updates), *self._show(gauges)]
+        errors: list[Exception] = []
+
+        def changed(key: Key, change: str, value: float) -> bool:
+            """Change a metric, and return whether that succeeded."""
+            try:
+                getattr(self._metric(key), change)(value)
+            except Exception as error:  # noqa: BLE001  publish the others
+                errors.append(error)
+                return False
+            return True
+
+        failed = MetricUpdates()
+        for key, value in updates.counts.items():
+            # Each change is a call to the server process, so 0 is published only once.
+            needed = _grows(key, value) and (value or key not in self._metrics)
+            if needed and not changed(key, "increment", value):
+                failed.counts[key] = value
+        for key, value in updates.observations:
+            if _grows(key, value) and not changed(key, "observe", value):
+                failed.observations.append((key, value))
+        for key, value in gauges.items():
+            if self._shown.get(key) != value and changed(key, "set", value):
+                self._shown[key] = value
+        with self._lock:
+            self._unpublished.add(failed)
         if errors:
             raise errors[0]
-
-    def _publish(self, updates: MetricUpdates) -> Iterator[Exception]:
-        """Publish counters and histograms. Keep changes that fail, and yield their errors."""
-        left = MetricUpdates()
-        for key, value in updates.counts.items():
-            if not _grows(key, value):
-                continue
-            try:
-                if value or key not in self._metrics:  # each change is a call to the server process
-                    self._metric(key).increment(value)
-            except Exception as error:  # noqa: BLE001  publish the others
-                left.counts[key] = value
-                yield error
-        for key, value in updates.observations:
-            if not _grows(key, value):
-                continue
-            try:
-                self._metric(key).observe(value)
-            except Exception as error:  # noqa: BLE001
-                left.observations.append((key, value))
-                yield error
-        with self._lock:
-            self._unpublished.add(left)
-
-    def _show(self, gauges: Mapping[Key, float]) -> Iterator[Exception]:
-        """Set the gauges whose values changed. Yield errors."""
-        for key, value in gauges.items():
-            if self._shown.get(key) == value:
-                continue
-            try:
-                self._metric(key).set(value)
-            except Exception as error:  # noqa: BLE001  publish the others
-                yield error
-            else:
-                self._shown[key] = value
 
     def _metric(self, key: Key) -> Any:
         if key not in self._metrics:

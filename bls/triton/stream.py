@@ -6,7 +6,6 @@ import json
 import sys
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,23 +24,22 @@ from tandem.bls.drafters.registry import register
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
 from tandem.bls.parsing.prompt import Prompt, check_logits, request_of
-from tandem.bls.parsing.request_parser import RequestParser
+from tandem.bls.parsing.request_parser import checked_rows, is_stop, parse
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.draft_health import DraftHealth
-from tandem.bls.triton.engine_calls.pending_call import CallSlot
 from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.raw_request import id_of, parameters_of
-from tandem.bls.triton.responses.deliveries import Deliveries
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, returns_text_lengths
-from tandem.bls.triton.responses.sender import Sender
+from tandem.bls.triton.responses.sender import Deliveries, Sender
 from tandem.bls.triton.serving.request_guides import RequestGuides
 from tandem.bls.triton.serving.request_state import RequestState, ending
-from tandem.bls.triton.serving.request_tokenizer import RequestTokenizer, needs_tokenizer
 from tandem.bls.triton.serving.sequence_state import SequenceState
+from tandem.bls.triton.tokenizer_calls import needs_tokenizer, prefixes_of, tokenize
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract.forwarding import can_be_stopped, is_forwarded
 from tandem.contract.model_parameters import decode
@@ -95,7 +93,6 @@ class StreamEntry:
             rated=settings.draft_stops_when_unsure,
         )
         self._ahead_planner = AheadPlanner(settings, running)
-        self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
             TOKENIZER_CALLS, settings.max_queue_bytes_each, "text"
         )
@@ -133,15 +130,13 @@ class StreamEntry:
 
     def _take(self, request: Any, sender: Sender) -> None:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        request_parser = RequestParser(inputs, parameters_of(request), self._settings)
-        if request_parser.is_stop:
+        rows = checked_rows(inputs, parameters_of(request), self._settings)
+        if is_stop(rows):
             self._stop(id_of(request), sender)
             return
         outputs = request.requested_output_names()
-        options = replace(
-            request_parser.options(), return_text_lengths=returns_text_lengths(outputs)
-        )
-        prompts = request_parser.prompts(options)
+        prompts = parse(rows, self._settings, return_text_lengths=returns_text_lengths(outputs))
+        options = prompts[0].request
         self._guides.check([prompt.request for prompt in prompts])
         timeout = self._settings.request_timeout
         if request.timeout():
@@ -152,7 +147,7 @@ class StreamEntry:
             options,
             deadline=time.monotonic() + timeout,
             timeout=timeout,
-            call_slot=CallSlot(self._clients.abandoned),
+            call_slot=CallSlot(self._clients.calls),
             slots=self._admission.reserve(len(prompts)),
         )
         self._queue(state, prompts)
@@ -185,8 +180,8 @@ class StreamEntry:
         """Tokenize a request's prompts, compile its guides, and queue its sequences."""
         with ending(state):
             try:
-                tokens = self._tokenizer.tokens(state, prompts)
-                prefixes = self._tokenizer.prefixes(state, prompts)
+                tokens = tokenize(prompts, self._settings, state.call_slot)
+                prefixes = prefixes_of(prompts, state.options, self._settings, state.call_slot)
             finally:
                 if permit is not None:
                     permit.end()
@@ -266,7 +261,7 @@ class StreamEntry:
             kv_reserved=self._admission.kv_reserved,
             pool_tokens=self._pools.num_tokens if self._pools else 0,
             oldest_delivery=self._deliveries.seconds,
-            abandoned={**none_abandoned, **self._clients.abandoned.by_model},
+            abandoned={**none_abandoned, **self._clients.calls.abandoned},
         )
 
 

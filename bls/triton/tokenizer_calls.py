@@ -1,4 +1,7 @@
-"""Calls to the tokenizer models, `preprocessing` and `postprocessing`."""
+"""Calls to the tokenizer models, `preprocessing` and `postprocessing`.
+
+Functions that take a `CallSlot` block, and raise Abandoned if another thread abandons the call.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from numpy.typing import NDArray
 
 from tandem.bls.effects import DecodedText, TextCall
 from tandem.bls.errors import BadRequest, EngineCallError, ServingError
-from tandem.bls.parsing.prompt import TokenizerInputs, Tokens
+from tandem.bls.parsing.prompt import Prompt, TokenizerInputs, Tokens
+from tandem.bls.request import Options
+from tandem.bls.settings import LoopSettings
+from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.contract import entry, postprocessing, preprocessing
 
 # Maps each input of the tokenizer model to the client's input.
@@ -25,7 +31,58 @@ INPUTS: dict[str, str] = {
 }
 
 
-def tokens_request(model: str, prompts: Sequence[TokenizerInputs]) -> Any:
+def needs_tokenizer(prompt: Prompt, options: Options) -> bool:
+    """Return whether a prompt has text to tokenize, or ids to show as text."""
+    shows_ids = prompt.input_ids is not None and not options.exclude_input_in_output
+    return any(prompt.words) or shows_ids
+
+
+def tokenize(
+    prompts: Sequence[Prompt], settings: LoopSettings, call_slot: CallSlot
+) -> list[Tokens]:
+    """Return the token ids of each prompt and of its words. Makes at most one call."""
+    words = [prompt.words for prompt in prompts]
+    given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
+    if len(given) == len(prompts) and not any(map(any, words)):
+        return given  # nothing to tokenize
+    model = settings.preprocessing_model
+    request = _tokens_request(model, words)
+    try:
+        response = call_slot.infer(model, request, timeout=settings.target.timeout)
+    except EngineCallError as error:
+        raise _refusal(error) from error
+    return [
+        tokens if prompt.input_ids is None else tokens._replace(prompt_ids=prompt.input_ids)
+        for prompt, tokens in zip(prompts, _tokens_of(response, words), strict=True)
+    ]
+
+
+def prefixes_of(
+    prompts: Sequence[Prompt], options: Options, settings: LoopSettings, call_slot: CallSlot
+) -> list[str]:
+    """Return the text to show before each answer: its prompt, or "" if prompts are excluded.
+
+    An unfinished character at the end of a prompt belongs to the answer's text.
+    """
+    if options.exclude_input_in_output:
+        return [""] * len(prompts)
+    return [
+        prompt.words.text
+        if prompt.input_ids is None
+        else detokenize(TextCall(prompt.input_ids, 0), settings, call_slot).text
+        for prompt in prompts
+    ]
+
+
+def detokenize(call: TextCall, settings: LoopSettings, call_slot: CallSlot) -> DecodedText:
+    """Return the text of token ids."""
+    model = settings.postprocessing_model
+    request = _text_request(model, call)
+    response = call_slot.infer(model, request, timeout=settings.target.timeout)
+    return _text_of(model, response)
+
+
+def _tokens_request(model: str, prompts: Sequence[TokenizerInputs]) -> Any:
     """Return the BLS request that tokenizes all prompts of a client request."""
     inputs = [
         pb_utils.Tensor(preprocessing.QUERY, _strings([[p.text] for p in prompts])),
@@ -58,8 +115,8 @@ def tokens_request(model: str, prompts: Sequence[TokenizerInputs]) -> Any:
     )
 
 
-def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]:
-    """Return the tokens in the response to ``tokens_request``, one element per prompt."""
+def _tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]:
+    """Return the tokens in the response to ``_tokens_request``, one element per prompt."""
     outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
     lengths = outputs[preprocessing.REQUEST_INPUT_LEN].reshape(-1)
     special_stops = outputs.get(preprocessing.SPECIAL_STOP_IDS)
@@ -84,7 +141,7 @@ def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]
     ]
 
 
-def refusal(error: EngineCallError) -> ServingError:
+def _refusal(error: EngineCallError) -> ServingError:
     """Convert a tokenizer error into an error for clients: BadRequest if it names an input."""
     name, _, rest = error.what.partition(" ")
     return BadRequest(f"input '{INPUTS[name]}' {rest}") if name in INPUTS else error
@@ -95,7 +152,7 @@ def _special(ids: NDArray[np.int32], count: int) -> tuple[int | None, ...]:
     return tuple(None if token_id < 0 else token_id for token_id in ids[:count].tolist())
 
 
-def text_request(model: str, call: TextCall) -> Any:
+def _text_request(model: str, call: TextCall) -> Any:
     """Return the BLS request that detokenizes ids."""
     window = call.window
     inputs = [
@@ -113,8 +170,8 @@ def text_request(model: str, call: TextCall) -> Any:
     )
 
 
-def text_of(model: str, response: Any) -> DecodedText:
-    """Return the text in the response to ``text_request``."""
+def _text_of(model: str, response: Any) -> DecodedText:
+    """Return the text in the response to ``_text_request``."""
     outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
     if postprocessing.OUTPUT in outputs:
         text: bytes = outputs[postprocessing.OUTPUT].as_numpy().reshape(-1)[0]

@@ -8,7 +8,7 @@ import scripted
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.parsing.request_parser import RequestParser
+from tandem.bls.parsing.request_parser import checked_rows, parse
 from tandem.contract import entry
 
 SETTINGS = replace(
@@ -47,7 +47,12 @@ def array(tensor, rows):
     return made.reshape(-1) if tensor.scalar and made.shape[-1] == 1 else made
 
 
-def request_parser(*, settings=SETTINGS, parameters="", **values):
+def prompts_of(inputs, parameters="", settings=SETTINGS):
+    """Parse a request. inputs: arrays by name."""
+    return parse(checked_rows(inputs, parameters, settings), settings)
+
+
+def prompt(*, settings=SETTINGS, parameters="", **values):
     """Parse a request with one prompt.
 
     values: a value or a row of values per input; None omits the input.
@@ -58,7 +63,8 @@ def request_parser(*, settings=SETTINGS, parameters="", **values):
         if value is not None:
             row = value if isinstance(value, list) else [value]
             inputs[name] = array(INPUTS[name], [row])
-    return RequestParser(inputs, parameters, settings)
+    [read] = prompts_of(inputs, parameters, settings)
+    return read
 
 
 def batch(*rows, settings=SETTINGS):
@@ -66,16 +72,7 @@ def batch(*rows, settings=SETTINGS):
     rows = [{"text_input": "x", "max_tokens": 4} | row for row in rows]
     names = {name for row in rows for name in row}
     inputs = {name: array(INPUTS[name], [[row[name]] for row in rows]) for name in names}
-    return RequestParser(inputs, "", settings)
-
-
-def prompts_of(parser):
-    return parser.prompts(parser.options())
-
-
-def prompt(**values):
-    [read] = prompts_of(request_parser(**values))
-    return read
+    return prompts_of(inputs, settings=settings)
 
 
 def request_of(**values):

@@ -1,6 +1,5 @@
 """Calls to the engines through Triton, including timeouts, stops, and failures.
 
-`SequenceCaller` makes the calls of a sequence. `RequestBuilder` builds each request, `EngineClient`
-sends it through `Calls`, and `read_answer` reads the response. `CallSlot` holds the current call,
-so that another thread can stop or abandon it.
+`SequenceCaller` makes the calls of a sequence, and other threads can stop or abandon them.
+`RequestBuilder` builds each request, `Calls` sends it, and `read_answer` reads the response.
 """

@@ -9,11 +9,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from tandem.bls.effects import StepsAhead
-from tandem.bls.errors import Cancelled, EngineTimeout, Failure, Overloaded, ServingError
+from tandem.bls.errors import Cancelled, Failure, Overloaded, ServingError
 from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.engine_calls.call_slot import Abandoned
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.pending_call import Abandoned
 from tandem.bls.triton.engine_calls.sequence_caller import SequenceCaller
 
 
@@ -62,11 +62,10 @@ class AheadThread:
 
     def check(self, now: float) -> None:
         """Abandon the thread if its call is overdue."""
-        self._caller.stop_again(now)
-        call = self._caller.abandon_if_overdue(now)
-        if call is not None:
+        overdue = self._caller.check(now)
+        if overdue is not None:
             self.lost = True
-            self._ended(error=EngineTimeout(call.model, call.timeout))
+            self._ended(error=overdue)
 
     def close(self, then: Callable[[], None]) -> None:
         """End the thread. Calls ``then`` after its last call has ended."""

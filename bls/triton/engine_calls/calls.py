@@ -26,17 +26,19 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineCallError, EngineRefused
+from tandem.bls.errors import EngineCallError, EngineRefused, EngineUnavailable
 from tandem.bls.triton.background import log_exception
 from tandem.contract.errors import CODES, ErrorCode, decoded
 
 KEEP_SECONDS = 1.0
+# Maximum number of threads that block in a model that doesn't answer. Further calls are rejected.
+MAX_ABANDONED_CALLS = 32
 
 REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 # Triton's errors about its shared memory contain the name of the region. A client that knows the
@@ -53,9 +55,14 @@ NO_MEMORY = (
 
 
 class Calls:
-    """Makes BLS calls, and keeps alive the objects that must outlive them."""
+    """Makes the BLS calls of one process. Thread-safe.
+
+    Keeps alive the objects that must outlive a call, and counts the threads that are blocked in
+    abandoned calls. abandoned: number of abandoned calls, for every model that ever had one.
+    """
 
     def __init__(self) -> None:
+        self.abandoned: Counter[str] = Counter()
         self._kept: deque[tuple[float, Any]] = deque()
         self._lock = threading.Lock()
 
@@ -78,6 +85,18 @@ class Calls:
             return _answer(model, responses, may_be_empty)
         finally:
             self._keep(responses)
+
+    def refuse_if_too_many_abandoned(self, model: str) -> None:
+        """Raise EngineUnavailable if the model has MAX_ABANDONED_CALLS abandoned calls."""
+        if self.abandoned[model] >= MAX_ABANDONED_CALLS:
+            raise EngineUnavailable(
+                model, f"{MAX_ABANDONED_CALLS} of its calls never returned; restart the server"
+            )
+
+    def count_abandoned(self, model: str, by: int) -> None:
+        """Add to a model's count: 1 for an abandoned call, -1 after an abandoned call returned."""
+        with self._lock:
+            self.abandoned[model] += by
 
     def _keep(self, responses: Any) -> None:
         now = time.monotonic()

@@ -16,7 +16,6 @@ from tandem.bls.settings import MAX_AHEAD_THREADS, EngineSettings, LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.answer_reader import REQUIRED
 from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.bls.triton.engine_calls.triton_tensors import row, scalar
 from tandem.contract import engine as tensors
 
@@ -29,7 +28,7 @@ STOP_THREADS = 4
 
 
 class EngineClient:
-    """Calls, stops, and probes the target or the draft engine. Thread-safe.
+    """Stops and probes the target or the draft engine. Thread-safe.
 
     folder: the version folder of the loop's model, which may contain weights of LoRA adapters.
     """
@@ -73,10 +72,6 @@ class EngineClient:
         whole_context = timeout * len(call.context) / CONTEXT_TOKENS
         return max(timeout, min(self.loop.target.timeout, whole_context))
 
-    def infer(self, request: Any) -> Any:
-        """Make a call and return its response. Blocks, and raises what ``Calls.infer`` raises."""
-        return self._calls.infer(self.settings.model, request, decoupled=self.settings.decoupled)
-
     def stop(self, request_id: str) -> None:
         """Ask the engine to stop the call with this id. Doesn't block."""
         self._stopped_ids.put(request_id)
@@ -97,19 +92,18 @@ class EngineClient:
 
     def _infer_smallest(self, request_id: str, purpose: Any) -> None:
         """Make a call with ``purpose`` and as few other inputs as possible."""
-        self.infer(
-            pb_utils.InferenceRequest(
-                model_name=self.settings.model,
-                request_id=request_id,
-                requested_output_names=REQUIRED,
-                inputs=[
-                    row(tensors.INPUT_IDS, np.zeros(1, np.int32)),
-                    scalar(tensors.INPUT_LENGTHS, 1),
-                    scalar(tensors.REQUEST_OUTPUT_LEN, 1),
-                    purpose,
-                ],
-            )
+        request = pb_utils.InferenceRequest(
+            model_name=self.settings.model,
+            request_id=request_id,
+            requested_output_names=REQUIRED,
+            inputs=[
+                row(tensors.INPUT_IDS, np.zeros(1, np.int32)),
+                scalar(tensors.INPUT_LENGTHS, 1),
+                scalar(tensors.REQUEST_OUTPUT_LEN, 1),
+                purpose,
+            ],
         )
+        self._calls.infer(self.settings.model, request, decoupled=self.settings.decoupled)
 
 
 class EngineClients:
@@ -121,7 +115,6 @@ class EngineClients:
     def __init__(self, settings: LoopSettings, folder: Path = Path()) -> None:
         self.settings = settings
         self.calls = Calls()
-        self.abandoned = AbandonedCalls()
         self.ahead_threads = threading.BoundedSemaphore(MAX_AHEAD_THREADS)
         roles: dict[EngineRole, EngineSettings | None] = {
             "target": settings.target,

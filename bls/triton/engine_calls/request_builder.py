@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from tandem.bls.effects import Draft, EngineCall
 from tandem.bls.exactness.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.guided.guidance import masked_bias
-from tandem.bls.parsing.word_lists import joined, known, one_token_words
 from tandem.bls.request import Request
 from tandem.bls.triton.engine_calls.answer_reader import BRANCHES, REQUIRED
 from tandem.bls.triton.engine_calls.clients import EngineClient
 from tandem.bls.triton.engine_calls.triton_tensors import optional_row, row, scalar
+from tandem.bls.triton.engine_calls.word_lists import joined, known, one_token_words
 from tandem.contract import engine as tensors
 
 

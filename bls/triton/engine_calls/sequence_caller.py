@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
-from tandem.bls.effects import DecodedText, EngineAnswer, EngineCall, EngineRole, TextCall
-from tandem.bls.errors import EngineCallError, Failure
+from tandem.bls.effects import EngineAnswer, EngineCall, EngineRole
+from tandem.bls.errors import EngineCallError, EngineTimeout, Failure
 from tandem.bls.request import Request
 from tandem.bls.triton.engine_calls.answer_reader import read_answer
+from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.pending_call import CallSlot, PendingCall
 from tandem.bls.triton.engine_calls.request_builder import RequestBuilder
-from tandem.bls.triton.tokenizer_calls import text_of, text_request
 
 # TensorRT-LLM's error if its cache doesn't have the call's LoRA adapter.
 NOT_CACHED = "Please send LoRA weights with request"
 SECONDS_BETWEEN_STOPS = 1.0  # per call; an engine doesn't read a `stop` during a step
 
 
-class SequenceCaller:
-    """Makes blocking calls, one at a time. Another thread may stop or abandon the current one."""
+class SequenceCaller(CallSlot):
+    """Calls models for a sequence. Other threads may stop or abandon the current call."""
 
     def __init__(self, clients: EngineClients, request: Request) -> None:
-        self.interruption: Failure | None = None
+        super().__init__(clients.calls)
         self._clients = clients
         self._request = request
         self._builders: dict[EngineRole, RequestBuilder] = {}
@@ -34,7 +32,6 @@ class SequenceCaller:
         # the same id.
         self._name = f"tandem-{uuid.uuid4().hex}"
         self._calls_made = 0
-        self._call_slot = CallSlot(clients.abandoned)
         self._next_stop = 0.0
 
     def answer(
@@ -50,29 +47,23 @@ class SequenceCaller:
         builder = self._builders[call.engine]
         self._calls_made += 1
         request_id = f"{self._name}.{self._calls_made}"
-        pending = partial(self._pending, engine.settings.model, request_id, engine.timeout_of(call))
+        infer = partial(
+            self.infer,
+            engine.settings.model,
+            request_id=request_id,
+            timeout=engine.timeout_of(call),
+            decoupled=engine.settings.decoupled,
+        )
         began = time.monotonic()
         request = builder.build(call, request_id)
         about_to_block()
         try:
-            with pending():
-                response = engine.infer(request)
+            response = infer(request)
         except EngineCallError as error:
             if NOT_CACHED not in error.what:
                 raise
-            request = builder.build(call, request_id, with_weights=True)
-            with pending():
-                response = engine.infer(request)
+            response = infer(builder.build(call, request_id, with_weights=True))
         return read_answer(response, call, time.monotonic() - began, engine.settings)
-
-    def text(self, call: TextCall) -> DecodedText:
-        """Detokenize ids."""
-        settings = self._clients.settings
-        model = settings.postprocessing_model
-        request = text_request(model, call)
-        with self._pending(model, "", settings.target.timeout):
-            response = self._clients.calls.infer(model, request)
-        return text_of(model, response)
 
     def interrupt(self, reason: Failure) -> None:
         """Stop the current call. The calling thread still waits for its end.
@@ -80,26 +71,22 @@ class SequenceCaller:
         New calls raise ``reason`` until ``interruption`` is reset to None.
         """
         self.interruption, self._next_stop = reason, 0.0
-        self.stop_again(time.monotonic())
+        self._stop_again(time.monotonic())
 
-    def stop_again(self, now: float) -> None:
+    def check(self, now: float) -> EngineTimeout | None:
+        """Stop the current call again if it was interrupted. Abandon and stop it if overdue.
+
+        Returns the error of an abandoned call.
+        """
+        self._stop_again(now)
+        call, error = self.call, super().check(now)
+        if call is not None and error is not None:
+            self._clients.stop(call.model, call.request_id)
+        return error
+
+    def _stop_again(self, now: float) -> None:
         """Repeat the `stop` of an interrupted call. The engine may have received it too early."""
-        call = self._call_slot.call
+        call = self.call
         if call is not None and self.interruption is not None and now >= self._next_stop:
             self._next_stop = now + SECONDS_BETWEEN_STOPS
             self._clients.stop(call.model, call.request_id)
-
-    def abandon_if_overdue(self, now: float) -> PendingCall | None:
-        """Abandon and stop the current call if it is overdue. Return that call, or None."""
-        call = self._call_slot.abandon_if_overdue(now)
-        if call is not None:
-            self._clients.stop(call.model, call.request_id)
-        return call
-
-    @contextmanager
-    def _pending(self, model: str, request_id: str, timeout: float) -> Iterator[None]:
-        """Register a call that other threads may stop or abandon while it blocks."""
-        with self._call_slot.pending(model, request_id, timeout):
-            if self.interruption is not None:
-                raise self.interruption
-            yield

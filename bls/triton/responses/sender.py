@@ -18,6 +18,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -25,7 +27,6 @@ import triton_python_backend_utils as pb_utils
 
 from tandem.bls.errors import AnswerNotSent
 from tandem.bls.triton.background import in_background, log_exception, log_warning
-from tandem.bls.triton.responses.deliveries import Deliveries
 from tandem.contract.errors import ErrorCode, coded
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -33,6 +34,34 @@ LARGE_BYTES = 2**17  # a response of at least this size may need more shared mem
 SPARE_BYTES = 2**18  # required free shared memory: twice the size of the largest small response
 GROWTH_BYTES = 2**24  # or required free space in /dev/shm: Triton allocates 1 MiB at a time
 SECONDS_BETWEEN_TRIES = 0.2
+
+
+class Deliveries:
+    """Responses of one loop that Triton hasn't accepted yet. Thread-safe.
+
+    Triton accepts a response within milliseconds, no matter how slowly the client reads. If it
+    takes longer, Triton's streams hang (docs/deploy/security.md). No other health check detects
+    that.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[object, float] = {}
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count a response as pending until the context ends."""
+        delivery = object()
+        self._begun[delivery] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._begun[delivery]
+
+    @property
+    def seconds(self) -> int:
+        """Whole seconds that the oldest response has waited; 0 if there is none."""
+        begun = list(self._begun.values())
+        return int(time.monotonic() - min(begun)) if begun else 0
 
 
 class Sender:

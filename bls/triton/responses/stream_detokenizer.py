@@ -20,19 +20,25 @@ class StreamDetokenizer:
     """Adds text to the chunks of one sequence, on a separate thread.
 
     emit: called with each chunk that has its text. fail: called with the error if detokenization
-    fails. done: whether the thread has ended.
+    fails. running: whether the thread is running.
     """
 
-    def __init__(self, emit: Callable[[Chunk], None], fail: Callable[[Failure], None]) -> None:
-        self.done = False
+    def __init__(
+        self,
+        clients: EngineClients,
+        request: Request,
+        emit: Callable[[Chunk], None],
+        fail: Callable[[Failure], None],
+    ) -> None:
+        self.running = False
         self._emit = emit
         self._fail = fail
         self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()  # None: interrupted
-        self._driver: Driver | None = None
+        steps = detokenize_stream(request, iter(self._take, None))
+        self._driver = Driver(clients, steps, request, self)
 
-    def start(self, clients: EngineClients, request: Request) -> None:
-        chunks = iter(self._take, None)
-        self._driver = Driver(clients, detokenize_stream(request, chunks), request, self)
+    def start(self) -> None:
+        self.running = True
         self._driver.start()
 
     def put(self, chunk: Chunk) -> None:
@@ -41,13 +47,11 @@ class StreamDetokenizer:
 
     def check(self, now: float) -> None:
         """Abandon the current call if it is overdue."""
-        if self._driver is not None:
-            self._driver.check(now)
+        self._driver.check(now)
 
     def interrupt(self, reason: Failure) -> None:
-        if self._driver is not None:
-            self._driver.interrupt(reason)
-            self._chunks.put(None)
+        self._driver.interrupt(reason)
+        self._chunks.put(None)
 
     def deliver(self, chunk: Chunk) -> None:
         """Emit a chunk that has its text."""
@@ -55,7 +59,7 @@ class StreamDetokenizer:
 
     def ended(self, error: Failure | None) -> None:
         """Record the end, and report an error."""
-        self.done = True
+        self.running = False
         if error is not None:
             self._fail(error)
 

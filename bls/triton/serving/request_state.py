@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 from tandem.bls.admission.admission import ReservedSlots
 from tandem.bls.admission.concurrency_limiter import Permit
-from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure, ServingError
+from tandem.bls.errors import Cancelled, DeadlineExceeded, Failure, ServingError
 from tandem.bls.request import Options
 from tandem.bls.triton.background import log_exception
-from tandem.bls.triton.engine_calls.pending_call import Abandoned, CallSlot
+from tandem.bls.triton.engine_calls.call_slot import Abandoned, CallSlot
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, SequenceOutput
 from tandem.bls.triton.responses.sender import Sender
 from tandem.bls.triton.serving.sequence_state import SequenceState
@@ -77,11 +77,11 @@ class RequestState:
             self.fail(Cancelled())
         elif now > self._deadline:
             self.fail(DeadlineExceeded(f"the request exceeded its timeout of {self._timeout:g} s"))
-        overdue = self.call_slot.abandon_if_overdue(now)
+        overdue = self.call_slot.check(now)
         if overdue is not None:
             if self.permit is not None:
                 self.permit.end()
-            self.fail(EngineTimeout(overdue.model, overdue.timeout))
+            self.fail(overdue)
         for sequence in self._sequences:
             sequence.check(now)
 

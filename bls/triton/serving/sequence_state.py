@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,45 +44,36 @@ class SequenceState:
         self._cum_log_prob = 0.0
         self._is_first = True  # whether no output has been sent yet
         self._detokenizer = (
-            StreamDetokenizer(self.emit, request.fail)
+            StreamDetokenizer(clients, decoding.request, self.emit, request.fail)
             if decoding.request.detokenizes_off_path
             else None
         )
         self._request = request
         self._metrics = metrics
-        self._driver: Driver | None = None
+        self._driver = Driver(clients, decoding.decode(), decoding.request, self)
         self._admission = admission
-        self.reservation = reservation
-        reservation.start = lambda: self._start(clients)
-        self._interruption: Failure | None = None
-        self._ended = False
         self._timeline = Timeline(request.arrival_ns)
-        self._lock = threading.Lock()
+        self._running = False  # whether the driver's thread is running
+        self.reservation = reservation
+        reservation.start = self._start
 
     @property
     def decodes(self) -> bool:
         """Whether a thread is still decoding or detokenizing this sequence."""
-        detokenizes = self._detokenizer is not None and not self._detokenizer.done
-        return self._driver is not None and (detokenizes or not self._ended)
+        return self._running or (self._detokenizer is not None and self._detokenizer.running)
 
     def check(self, now: float) -> None:
         """Abandon overdue calls."""
-        if self._driver is not None:
-            self._driver.check(now)
+        self._driver.check(now)
         if self._detokenizer is not None:
             self._detokenizer.check(now)
 
     def interrupt(self, reason: Failure) -> None:
-        """Stop decoding, or leave the queue."""
-        with self._lock:
-            self._interruption = reason
-            driver = self._driver
-        if driver is not None:
-            driver.interrupt(reason)
-            if self._detokenizer is not None:
-                self._detokenizer.interrupt(reason)
-        else:
-            self._admission.withdraw(self.reservation)
+        """Stop decoding, and leave the queue. If the sequence starts later, it ends immediately."""
+        self._driver.interrupt(reason)
+        if self._detokenizer is not None:
+            self._detokenizer.interrupt(reason)
+        self._admission.withdraw(self.reservation)
 
     def deliver(self, chunk: Chunk) -> None:
         """Emit a chunk, or queue it for detokenization so that the next round needn't wait."""
@@ -124,19 +114,14 @@ class SequenceState:
         """Count the sequence and release its reservation. An error ends the whole request."""
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
-        self._ended = True  # only after the metrics: the watcher may drop the request from now on
+        self._running = False  # after the metrics, because the watcher may now drop the request
         self._admission.leave(self.reservation)
         if error is not None:
             self._request.fail(error)
 
-    def _start(self, clients: EngineClients) -> None:
-        with self._lock:
-            self._timeline.scheduled()
-            if self._interruption is None:
-                request = self._decoding.request
-                self._driver = Driver(clients, self._decoding.decode(), request, self)
-                if self._detokenizer is not None:
-                    self._detokenizer.start(clients, request)
-                self._driver.start()
-                return
-        self.ended(self._interruption)
+    def _start(self) -> None:
+        self._timeline.scheduled()
+        self._running = True
+        if self._detokenizer is not None:
+            self._detokenizer.start()
+        self._driver.start()

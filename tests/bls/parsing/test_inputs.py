@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from client_inputs import SETTINGS, batch, refusal, request_parser
+from client_inputs import SETTINGS, batch, prompt, refusal
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.inputs import MAX_PARAMETERS_BYTES, TRITON_PARAMETERS, check_sizes
@@ -50,13 +50,13 @@ def test_unknown_inputs_are_reported_in_one_line(key, hint):
 
 def test_tritons_own_parameters_are_accepted():
     for key in (*TRITON_PARAMETERS, "triton_anything"):
-        assert request_parser(parameters=f'{{"{key}": 1}}')
+        assert prompt(parameters=f'{{"{key}": 1}}')
 
 
 def test_the_size_of_request_parameters_is_limited():
     longest = '{"priority": "%s"}'
     filled = longest % ("x" * (MAX_PARAMETERS_BYTES - len(longest) + 2))
-    assert request_parser(parameters=filled)
+    assert prompt(parameters=filled)
     assert refusal(parameters=filled + " ") == (
         "the request's parameters have 65537 bytes; the limit is 65536; send inputs instead"
     )

@@ -8,7 +8,6 @@ from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.prompt import (
-    LogitBias,
     Prompt,
     TokenizerInputs,
     Tokens,
@@ -126,11 +125,14 @@ def test_the_size_of_logits_per_answer_is_limited(options, lengths, max_tokens, 
 
 
 def test_biases_by_id_and_by_word_are_added():
-    biased = PROMPT._replace(logit_bias=LogitBias((1, 1, 3), (1, 2, -5)))
-    words = np.ones(SETTINGS.target.vocab_size, np.float32)
-    for given, others in ((None, 0), (words, 1)):
+    by_ids, by_words = np.array([0, 3, 0, -5]), np.array([1, 1, 1, 1])
+    sampling = replace(REQUEST.sampling, embedding_bias=by_ids)
+    biased = PROMPT._replace(request=replace(REQUEST, sampling=sampling))
+    for given, total in (
+        (None, [0, 3, 0, -5]),
+        (by_words, [1, 4, 1, -4]),
+        (by_words[:2], [1, 4, 0, -5]),  # of a tokenizer with fewer tokens
+    ):
         request = request_of(biased, TOKENS._replace(embedding_bias=given), LIMITED)
-        expected = np.full(SETTINGS.target.vocab_size, others, np.float32)
-        expected[[1, 3]] += [3, -5]
-        assert request.sampling.embedding_bias.tolist() == expected.tolist()
-    assert words.tolist() == [1] * SETTINGS.target.vocab_size
+        assert request.sampling.embedding_bias.tolist() == total
+    assert by_ids.tolist() == [0, 3, 0, -5]

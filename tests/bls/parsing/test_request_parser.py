@@ -14,22 +14,20 @@ from client_inputs import (
     prompts_of,
     refusal,
     request_of,
-    request_parser,
 )
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.prompt import TokenizerInputs
-from tandem.bls.parsing.request_parser import UNSUPPORTED, UNTOKENIZED, RequestParser
+from tandem.bls.parsing.request_parser import UNSUPPORTED, UNTOKENIZED, checked_rows, is_stop
 from tandem.bls.request import Options, Request, Sampling
 from tandem.contract import entry
 
 
 def test_a_plain_prompt_gets_the_deployments_defaults():
-    words, input_ids, request, logit_bias = prompt()
+    words, input_ids, request = prompt()
     assert words == TokenizerInputs("x")
     assert input_ids is None
-    assert logit_bias is None
     assert request == Request(
         prompt_ids=UNTOKENIZED,
         max_tokens=4,
@@ -41,7 +39,6 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         prompt_lookup_num_tokens=5,
         max_matching_ngram_size=2,
     )
-    assert request_parser().options() == Options()
 
 
 @pytest.mark.parametrize(
@@ -318,17 +315,15 @@ def test_unsupported_inputs_are_rejected_unless_empty(tensor):
     some = np.array([[b"x"]], object) if tensor.dtype == "STRING" else np.ones((1, 1))
     inputs = {"text_input": array(entry.TEXT_INPUT, [["x"]]), "max_tokens": np.array([[4]])}
     with pytest.raises(BadRequest, match=f"^input '{tensor}' isn't supported by this deployment$"):
-        RequestParser(inputs | {tensor: some}, "", SETTINGS)
-    assert prompts_of(RequestParser(inputs | {tensor: some[:, :0]}, "", SETTINGS))
+        prompts_of(inputs | {tensor: some})
+    assert prompts_of(inputs | {tensor: some[:, :0]})
 
 
 def test_an_empty_request_is_rejected():
-    empty = RequestParser({}, "", SETTINGS)
-    for read in (empty.options, lambda: empty.prompts(Options())):
-        with pytest.raises(
-            BadRequest, match=r"^input 'text_input' is missing; send at least one prompt$"
-        ):
-            read()
+    with pytest.raises(
+        BadRequest, match=r"^input 'text_input' is missing; send at least one prompt$"
+    ):
+        prompts_of({})
 
 
 def test_inputs_with_different_numbers_of_rows_are_rejected():
@@ -339,7 +334,7 @@ def test_inputs_with_different_numbers_of_rows_are_rejected():
     with pytest.raises(
         BadRequest, match=r"^input 'max_tokens' must have 2 rows, one per prompt; got 1$"
     ):
-        RequestParser(inputs, "", SETTINGS)
+        prompts_of(inputs)
 
 
 FLAGS = (
@@ -358,7 +353,7 @@ FLAGS = (
 @pytest.mark.parametrize("flag", FLAGS)
 def test_request_wide_flags_are_read(flag):
     for value in (True, False):
-        assert getattr(request_parser(**{flag: value}).options(), flag) is value
+        assert getattr(request_of(**{flag: value}), flag) is value
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -366,13 +361,13 @@ def test_a_request_wide_flag_must_be_equal_across_a_batch(flag):
     with pytest.raises(
         BadRequest, match=f"^input '{flag}' must be the same for all prompts of a request$"
     ):
-        batch({flag: True}, {flag: False}).options()
+        batch({flag: True}, {flag: False})
 
 
 def test_num_top_log_probs_applies_to_the_whole_request():
     asked = {"return_log_probs": True, "num_top_log_probs": 5}
-    assert request_parser(**asked).options().num_top_log_probs == 5
-    assert request_parser(num_top_log_probs=0).options().num_top_log_probs == 0
+    assert request_of(**asked).num_top_log_probs == 5
+    assert request_of(num_top_log_probs=0).num_top_log_probs == 0
     other = {**asked, "num_top_log_probs": 4}
     for rows, line in (
         (
@@ -383,7 +378,7 @@ def test_num_top_log_probs_applies_to_the_whole_request():
         ([asked, other], " must be the same for all prompts of a request"),
     ):
         with pytest.raises(BadRequest, match=f"^input 'num_top_log_probs'{line}"):
-            batch(*rows).options()
+            batch(*rows)
 
 
 @pytest.mark.parametrize(
@@ -398,21 +393,18 @@ def test_log_probs_that_the_target_does_not_report_are_rejected(setting, asked):
     name = next(iter(asked))
     line = f"^input '{name}' isn't supported by this deployment's target engine"
     with pytest.raises(BadRequest, match=line):
-        request_parser(settings=silent, **asked).options()
-    assert request_parser(settings=silent).options()
+        prompt(settings=silent, **asked)
+    assert prompt(settings=silent)
 
 
 def test_the_deployment_decides_whether_output_includes_the_prompt():
     shows = replace(SETTINGS, exclude_input_in_output=False)
-    assert not request_parser(settings=shows).options().exclude_input_in_output
+    assert not request_of(settings=shows).exclude_input_in_output
 
 
 def test_prompts_in_a_batch_can_have_different_options():
     rows = {"max_tokens": 2, "drafter": "none"}, {"text_input": "y", "max_tokens": 3, "drafter": ""}
-    read = [
-        (words.text, request.max_tokens, request.drafter)
-        for words, _, request, _ in prompts_of(batch(*rows))
-    ]
+    read = [(words.text, request.max_tokens, request.drafter) for words, _, request in batch(*rows)]
     assert read == [("x", 2, "none"), ("y", 3, "draft_model")]
 
 
@@ -466,8 +458,6 @@ def test_each_row_of_a_batch_has_its_own_inputs():
         "bad_words": "e",
         "embedding_bias_words": "f",
         "embedding_bias_weights": 2.0,
-        "logit_bias_ids": 6,
-        "logit_bias_values": 2.0,
         "num_draft_tokens": 3,
         "draft_ahead": "false",
         "prompt_lookup_num_tokens": 4,
@@ -480,8 +470,9 @@ def test_each_row_of_a_batch_has_its_own_inputs():
         "guided_decoding_guide": '["b"]',
         "lora_name": "legal",
     }
-    first = {**HARMLESS, "use_draft_logits": True}
-    one, two = prompts_of(batch(first, {**first, **other}))
+    first = {k: v for k, v in HARMLESS.items() if not k.startswith("logit_bias")}
+    first["use_draft_logits"] = True
+    one, two = batch(first, {**first, **other})
     assert one == prompt(**first)
     assert two == prompt(**first | other)
     for part in (lambda p: p.words._asdict(), lambda p: vars(p.request.sampling)):
@@ -501,6 +492,17 @@ def test_each_row_of_a_batch_has_its_own_inputs():
     assert same - vars(Options()).keys() - {"use_draft_logits"} <= every_row
 
 
+def test_each_row_of_a_batch_has_its_own_bias():
+    rows = [{"logit_bias_ids": token, "logit_bias_values": 2.0} for token in (5, 6)]
+    biases = [read.request.sampling.embedding_bias for read in batch(*rows)]
+    assert [bias.nonzero()[0].tolist() for bias in biases] == [[5], [6]]
+
+
+def test_the_biases_of_an_id_that_occurs_twice_add_up():
+    sampling = request_of(logit_bias_ids=[1, 1, 3], logit_bias_values=[1.0, 2.0, -5.0]).sampling
+    assert sampling.embedding_bias[:5].tolist() == [0, 3, 0, -5, 0]
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
@@ -515,24 +517,24 @@ def test_each_row_of_a_batch_has_its_own_inputs():
 )
 def test_a_batch_is_rejected_if_its_second_row_is_invalid(wrong, reason):
     harmless = {k: v for k, v in HARMLESS.items() if k != "draft_acceptance_threshold"}
-    assert prompts_of(batch(harmless, harmless))
+    assert batch(harmless, harmless)
     with pytest.raises(BadRequest, match=reason):
-        prompts_of(batch(harmless, {**harmless, **wrong}))
+        batch(harmless, {**harmless, **wrong})
 
 
 def test_a_threshold_without_logits_is_rejected_in_any_row():
     good = {"use_draft_logits": True, "draft_acceptance_threshold": 0.5}
-    assert prompts_of(batch(good, good))
+    assert batch(good, good)
     with pytest.raises(BadRequest, match="'draft_acceptance_threshold' requires"):
-        prompts_of(batch(good, good | {"use_draft_logits": False}))
+        batch(good, good | {"use_draft_logits": False})
 
 
 def test_the_size_limit_of_logits_applies_to_the_whole_batch():
     rows = [{"max_tokens": length, "return_generation_logits": True} for length in (6, 2)]
-    assert prompts_of(batch(*rows))
+    assert batch(*rows)
     rows[0]["max_tokens"] = 7
     with pytest.raises(BadRequest, match=r"5600 bytes of logits \(shape \[2, 7, 100\]\)"):
-        prompts_of(batch(*rows))
+        batch(*rows)
 
 
 def test_empty_words_are_dropped_except_in_bias_lists():
@@ -548,7 +550,7 @@ def test_empty_words_are_dropped_except_in_bias_lists():
 def test_parsed_prompt_ids_do_not_share_memory_with_the_input():
     ids = np.array([[3, 4]], np.int32)
     inputs = {"input_ids": ids, "max_tokens": np.array([[4]], np.int32)}
-    [read] = prompts_of(RequestParser(inputs, "", SETTINGS))
+    [read] = prompts_of(inputs)
     ids[:] = 0
     assert read.input_ids.tolist() == [3, 4]
     assert read.words == TokenizerInputs("")
@@ -635,10 +637,10 @@ def test_a_request_flag_reaches_the_loop(flag):
 
 
 def test_the_stop_input_marks_a_stop_request():
-    stop = {"stop": np.array([[True]])}
-    assert RequestParser(stop, "", SETTINGS).is_stop
-    assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop
-    assert not request_parser().is_stop
+    for value in (True, False):
+        rows = checked_rows({"stop": np.array([[value]])}, "", SETTINGS)
+        assert is_stop(rows) is value
+    assert not is_stop([])
 
 
 def test_an_empty_lora_adapter_name_means_no_adapter():
@@ -657,7 +659,7 @@ def test_each_prompt_of_a_batch_has_its_own_adapter_of_the_client():
         {"lora_task_id": 2**64 - 1, "lora_weights": WEIGHTS, "lora_config": CONFIG},
         {"lora_task_id": 0, "lora_weights": WEIGHTS[::-1], "lora_config": CONFIG},
     ]
-    one, two = (p.request.lora_task for p in prompts_of(batch(*rows, settings=TAKES_ADAPTERS)))
+    one, two = (p.request.lora_task for p in batch(*rows, settings=TAKES_ADAPTERS))
     assert (one.id, two.id) == (2**64 - 1, 0)
     assert one.arrays["lora_weights"].tolist() == [[WEIGHTS]]
     assert two.arrays["lora_weights"].tolist() == [[WEIGHTS[::-1]]]

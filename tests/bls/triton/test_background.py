@@ -14,7 +14,6 @@ from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.draft_health import DraftHealth
-from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.bls.triton.forward import ForwardEntry
 from tandem.bls.triton.responses.sender import Sender
 
@@ -57,7 +56,7 @@ class Receiver:
 class Clients:
     """Clients for tests without engine calls."""
 
-    abandoned = AbandonedCalls()
+    calls = Calls()
 
 
 def test_tasks_are_rejected_as_overloaded_if_no_thread_can_start(threads):
@@ -93,7 +92,7 @@ def test_decoding_waits_until_a_thread_can_start(threads):
 def test_a_forwarded_request_is_rejected_if_no_thread_can_start(threads, pb):
     entry = ForwardEntry()
     entry._settings = ForwarderSettings(stream_model="s", drafter=None, request_timeout=60.0)
-    entry._calls, entry._abandoned = Calls(), AbandonedCalls()
+    entry._calls = Calls()
     entry._watcher = type("Watcher", (), {"add": lambda self, watched: None})()
     senders = [pb.ResponseSender(), pb.ResponseSender()]
     threads.left = 0

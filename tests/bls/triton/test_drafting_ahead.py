@@ -105,10 +105,10 @@ def test_a_hanging_draft_engine_is_abandoned_at_its_timeout(pb, held):
     driver.check(time.monotonic() + AHEAD.draft.timeout + 1)
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
-    assert clients.abandoned.by_model == {"draft": 1}
+    assert clients.calls.abandoned == {"draft": 1}
     assert all(clients.ahead_threads.acquire(blocking=False) for _ in range(MAX_AHEAD_THREADS))
     held.let_go.set()
-    assert eventually(lambda: clients.abandoned.by_model == {"draft": 0})
+    assert eventually(lambda: clients.calls.abandoned == {"draft": 0})
 
 
 def test_cancelling_stops_both_calls_and_waits_for_them(pb, held):

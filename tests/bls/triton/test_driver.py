@@ -14,7 +14,6 @@ from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.bls.triton.engine_calls.sequence_caller import SECONDS_BETWEEN_STOPS, SequenceCaller
 from tandem.contract import engine as tensors
 
@@ -97,6 +96,16 @@ def test_interrupting_a_call_does_not_count_as_a_failure(engine, interrupted):
     assert engine.called == ["draft"]
 
 
+def test_an_interruption_before_the_start_prevents_all_calls(engine):
+    receiver, reason = Receiver(), Cancelled()
+    driver = Driver(EngineClients(SETTINGS), DraftThenVerify()(), REQUEST, receiver)
+    driver.interrupt(reason)
+    driver.start()
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is reason
+    assert engine.called == []
+
+
 def test_interrupting_a_hanging_call_does_not_count_as_a_failure(engine, interrupted):
     driver, steps, receiver, reason = interrupted
     driver.check(time.monotonic() + SETTINGS.draft.timeout + 1)
@@ -118,12 +127,15 @@ def test_a_stop_is_repeated_until_its_call_ends(engine, interrupted):
 
 def test_every_interrupted_call_gets_its_own_stop():
     """Each round may have to stop a late call for branches."""
-    stops, clients = [], SimpleNamespace(abandoned=AbandonedCalls())
+    calls = SimpleNamespace(
+        refuse_if_too_many_abandoned=lambda model: None,
+        infer=lambda *_, **__: caller.interrupt(Cancelled()),
+    )
+    stops, clients = [], SimpleNamespace(calls=calls)
     clients.stop = lambda *call: stops.append(call)
     caller = SequenceCaller(clients, REQUEST)
     for name in ("1", "2"):
-        with caller._call_slot.pending("draft", name, PATIENCE):
-            caller.interrupt(Cancelled())
+        caller.infer("draft", None, timeout=PATIENCE, request_id=name)
         caller.interruption = None
     assert stops == [("draft", "1"), ("draft", "2")]
 

@@ -8,7 +8,6 @@ import pytest
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton import forward
 from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.bls.triton.forward import SECONDS_BETWEEN_STOPS, _Forwarded
 
 
@@ -23,7 +22,7 @@ def cancelled(pb):
     sender = pb.ResponseSender()
     sender.cancelled = True
     settings = ForwarderSettings(stream_model="bls_stream", drafter=None, request_timeout=60.0)
-    return _Forwarded(Request(sender), settings, Calls(), AbandonedCalls())
+    return _Forwarded(Request(sender), settings, Calls())
 
 
 def test_only_one_stop_is_sent_at_a_time(cancelled, pb, monkeypatch):
@@ -65,7 +64,7 @@ def test_an_unexpected_error_while_forwarding_reaches_the_client(pb, monkeypatch
     monkeypatch.setattr(_Forwarded, "_call", call)
     sender = pb.ResponseSender()
     settings = ForwarderSettings(stream_model="bls_stream", drafter=None, request_timeout=60.0)
-    _Forwarded(Request(sender), settings, Calls(), AbandonedCalls()).run()
+    _Forwarded(Request(sender), settings, Calls()).run()
     deadline = time.monotonic() + 30  # another thread sends the error
     while not sender.sent:
         assert time.monotonic() < deadline

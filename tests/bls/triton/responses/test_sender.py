@@ -10,8 +10,7 @@ from live_triton import eventually
 
 from tandem.bls.errors import AnswerNotSent
 from tandem.bls.triton.responses import sender as module
-from tandem.bls.triton.responses.deliveries import Deliveries
-from tandem.bls.triton.responses.sender import LARGE_BYTES, Sender
+from tandem.bls.triton.responses.sender import LARGE_BYTES, Deliveries, Sender
 
 FINAL = 1
 
@@ -194,7 +193,7 @@ def test_nothing_is_sent_after_the_final_response(made, answer):
 def test_a_blocked_send_is_reported(made, answer, final, monkeypatch):
     go_on, now, deliveries = threading.Event(), 100.0, Deliveries()
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("tandem.bls.triton.responses.deliveries.time", clock)
+    monkeypatch.setattr("tandem.bls.triton.responses.sender.time", clock)
     assert deliveries.seconds == 0
     triton, sender = made(hold=go_on.wait, deliveries=deliveries)
     _, other = made(deliveries=deliveries)
@@ -216,6 +215,6 @@ def test_a_failed_send_is_not_reported_as_blocked(made, answer, monkeypatch):
     with pytest.raises(AnswerNotSent):
         sender.send(answer(8), final=False)
     monkeypatch.setattr(
-        "tandem.bls.triton.responses.deliveries.time", SimpleNamespace(monotonic=lambda: 1e9)
+        "tandem.bls.triton.responses.sender.time", SimpleNamespace(monotonic=lambda: 1e9)
     )
     assert deliveries.seconds == 0

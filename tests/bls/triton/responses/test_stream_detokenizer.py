@@ -18,11 +18,12 @@ def test_an_interruption_ends_the_wait_for_a_chunk(pb):
             super().ended(error)
             ended.set()
 
-    detokenizer = Observed(emitted.append, failures.append)
-    detokenizer.start(EngineClients(SETTINGS), Request(prompt_ids=ids(1, 2, 3), max_tokens=8))
-    assert not detokenizer.done
+    request = Request(prompt_ids=ids(1, 2, 3), max_tokens=8)
+    detokenizer = Observed(EngineClients(SETTINGS), request, emitted.append, failures.append)
+    detokenizer.start()
+    assert detokenizer.running
     detokenizer.interrupt(Cancelled())
     assert ended.wait(30)
-    assert detokenizer.done
+    assert not detokenizer.running
     assert emitted == []
     assert pb.Logger.lines == []

@@ -7,7 +7,7 @@ import pytest
 import torch
 from distributions import WARPS, Warp
 
-from tandem.bls.exactness.draft_logits import certain, warped
+from tandem.bls.exactness.lossless import certain, warped
 from tandem.bls.request import Sampling
 from tandem.engines.request import SamplingParams
 from tandem.engines.torch.processors import warp as warp_tensor

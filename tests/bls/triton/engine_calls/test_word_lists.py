@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.bls.parsing.word_lists import joined, known, one_token_words
+from tandem.bls.triton.engine_calls.word_lists import joined, known, one_token_words
 
 lists_of_words = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), max_size=5)
 

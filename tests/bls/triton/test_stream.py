@@ -1,0 +1,158 @@
+"""The stream entry has prompts tokenized, decodes them, and returns text."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from client_inputs import INPUTS, array
+from live_triton import eventually
+from scripted import SETTINGS, with_engines
+from tokenizer_kinds import byte_level, write
+
+from tandem.bls.triton.stream import StreamEntry
+from tandem.contract import engine as tensors
+from tandem.contract import entry as outputs
+from tandem.contract.errors import coded
+from tandem.contract.model_parameters import encode
+from tandem.postprocessing.detokenizer import make_detokenizer
+from tandem.postprocessing.postprocessor import Postprocessor
+from tandem.preprocessing.errors import InputError
+from tandem.preprocessing.preprocessor import Preprocessor
+from tandem.preprocessing.settings import TokenizerSettings
+
+KIND = byte_level()
+MAX_TOKENS = 512
+TEXT = "The dog jumps over the lazy fox"
+PROMPT = "The dog"
+IDS = KIND.encode(TEXT, add_special_tokens=False).ids
+
+
+class Models:
+    """The models that the entry calls. The target writes TEXT, whatever the prompt is.
+
+    before_round: called with the number of tokens that the target has written.
+    """
+
+    def __init__(self, pb):
+        self.before_round = lambda written: None
+        settings = TokenizerSettings(
+            ".",
+            add_special_tokens=False,
+            vocab_size=KIND.get_vocab_size(),
+            end_id=2,
+            pad_id=0,
+            max_seq_len=MAX_TOKENS,
+        )
+        detokenizer = make_detokenizer(KIND, skip_special_tokens=True)
+        self._pb = pb
+        self._models = {
+            SETTINGS.preprocessing_model: Preprocessor(KIND, settings).answer,
+            SETTINGS.postprocessing_model: Postprocessor(detokenizer, MAX_TOKENS).answer,
+            SETTINGS.target.model: self._verify,
+        }
+
+    def __call__(self, request):
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.given["inputs"]}
+        wanted = request.given["requested_output_names"]
+        try:
+            answer = self._models[request.model_name](inputs, wanted)
+        except InputError as error:
+            line = coded("INVALID_ARG", str(error))
+            return self._pb.InferenceResponse(error=self._pb.TritonError(line))
+        return self._pb.InferenceResponse(
+            [self._pb.Tensor(name, value) for name, value in answer.items()]
+        )
+
+    def _verify(self, inputs, wanted):
+        written = inputs[tensors.INPUT_LENGTHS].item() - len(KIND.encode(PROMPT).ids)
+        self.before_round(written)
+        tokens = IDS[written:][: inputs[tensors.REQUEST_OUTPUT_LEN].item()]
+        answer = {tensors.OUTPUT_IDS: [[tokens]], tensors.SEQUENCE_LENGTH: [[len(tokens)]]}
+        return {name: np.array(value, np.int32) for name, value in answer.items()}
+
+
+@pytest.fixture
+def models(pb):
+    pb.InferenceRequest.answer = Models(pb)
+    return pb.InferenceRequest.answer
+
+
+@pytest.fixture
+def ask(pb, models, tmp_path):
+    """ask(**inputs) sends a request to the entry, and returns the sender of its responses."""
+    write(KIND, tmp_path / "1" / "tokenizer")
+    sizes = {"vocab_size": KIND.get_vocab_size(), "kv_cache_tokens": 4096}
+    settings = replace(with_engines(SETTINGS, target=sizes), draft=None)
+    parameters = {name: {"string_value": value} for name, value in encode(settings).items()}
+    config = {"name": "s", "parameters": parameters, "instance_group": [{"count": 1}]}
+    entry = StreamEntry()
+    entry.initialize(
+        {
+            "model_name": "bls_stream",
+            "model_instance_name": "bls_stream_0",
+            "model_repository": str(tmp_path),
+            "model_version": "1",
+            "model_config": json.dumps(config),
+        }
+    )
+
+    def send(**values):
+        sender = models.sender = pb.ResponseSender()
+        values = {"max_tokens": len(IDS), "end_id": -1} | values
+        made = [pb.Tensor(name, array(INPUTS[name], [[v]])) for name, v in values.items()]
+        entry.execute(
+            [
+                SimpleNamespace(
+                    inputs=lambda: made,
+                    parameters=lambda: "",
+                    request_id=lambda: "",
+                    timeout=lambda: 0,
+                    requested_output_names=lambda: list(outputs.OUTPUTS),
+                    get_response_sender=lambda: sender,
+                )
+            ]
+        )
+        assert eventually(lambda: sender.sent and sender.sent[-1].flags)
+        return sender
+
+    yield send
+    entry.finalize()
+
+
+def texts_of(sender):
+    return [
+        sent.response.arrays[outputs.TEXT_OUTPUT][0].decode()
+        for sent in sender.sent
+        if sent.response
+    ]
+
+
+def test_a_prompt_is_tokenized_and_its_output_is_text(ask):
+    assert texts_of(ask(text_input=PROMPT)) == [TEXT]
+
+
+def test_a_stream_has_the_same_text(ask, models):
+    # Without this wait, all rounds could end before the first text is sent.
+    models.before_round = lambda written: written == 0 or eventually(lambda: models.sender.sent)
+    texts = texts_of(ask(text_input=PROMPT, stream=True))
+    assert len(texts) > 1
+    assert "".join(texts) == TEXT
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_stop_word_ends_the_text(ask, stream):
+    sender = ask(text_input=PROMPT, stop_words=" over", stream=stream)
+    assert "".join(texts_of(sender)) == TEXT.partition(" over")[0]
+    assert sender.sent[-1].response.arrays[outputs.FINISH_REASON].tolist() == [b"stop"]
+
+
+def test_the_output_includes_the_prompt_on_request(ask):
+    assert texts_of(ask(text_input=PROMPT, exclude_input_in_output=False)) == [PROMPT + TEXT]
+
+
+def test_a_prompt_that_does_not_fit_is_rejected(ask):
+    [sent] = ask(text_input=PROMPT * 2_000, max_tokens=4).sent
+    assert sent.line.startswith("input 'text_input' has ")
+    assert sent.line.endswith(f"of its 14000 characters; the limit is {MAX_TOKENS}")
