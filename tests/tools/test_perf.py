@@ -97,7 +97,8 @@ def test_requests_contain_only_options_that_the_user_sets(printed, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # isn't reaped
 def test_perf_analyzer_ends_with_a_terminated_command(wheel, monkeypatch, tmp_path):
-    script = f"echo $$ > {tmp_path}/id; kill $PPID; exec sleep 60"
+    # A signal within `Popen()` would lose the process, so the command gets time to return from it.
+    script = f"echo $$ > {tmp_path}/id; sleep 1; kill $PPID; exec sleep 60"
     wheel(f'#!/bin/sh\n[ "$1" = --version ] || {{ {script}; }}\n')
     monkeypatch.setattr(perf, "entries_to_call", lambda *_: {"bls_stream": True})
     assert command.main(["perf", "--url", "here:1"]) == 130

@@ -54,6 +54,7 @@ class NGramDecodingConfig(DecodingBaseConfig):
     max_matching_ngram_size: int = 0
     is_keep_all: bool = True
     is_use_oldest: bool = True
+    is_public_pool: bool = True
 
 
 class DraftTargetDecodingConfig(DecodingBaseConfig):
