@@ -22,6 +22,7 @@ class Hybrid(Drafter):
         self._prompt_lookup = lookup
         self._draft_model = model
         self._min_ngram_size = settings.hybrid_min_ngram_size
+        self._num_plain = 0  # number of plain calls since a copied token was accepted
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         """Propose a copy, or call the draft model if no match is long enough to pay."""
@@ -31,12 +32,13 @@ class Hybrid(Drafter):
         if wanted := len(copied) and self._draft_model.copy_length(copied):
             return replace(copied, tokens=copied.tokens[:wanted])
         draft = yield from self._draft_model.propose(sequence, limit)
-        if len(draft) or len(copied) or not self._draft_model.allows_drafts():
+        if len(draft) or not self._draft_model.allows_drafts():
             return draft
-        # A copy may match soon, so limit the number of tokens that the target decodes alone. The
-        # limit is 1, 2, 3, 4, 8, 16, ... after 1, 2, 3, 4, 5, 6, ... misses in a row.
-        misses = self._prompt_lookup.misses
-        longest = misses if misses <= 4 else 2 ** (misses - 2)
+        # A copy may be right soon, so limit the number of tokens that the target decodes alone to
+        # 1, 2, 3, 4, 8, 16, ... A match alone doesn't restart this: in text whose copies are wrong
+        # there are many, and short calls cost time.
+        self._num_plain += 1
+        longest = self._num_plain if self._num_plain <= 4 else 2 ** (self._num_plain - 2)
         return replace(draft, plain_tokens=min(draft.plain_tokens, longest))
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
@@ -44,6 +46,8 @@ class Hybrid(Drafter):
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Report drafts and copies to the draft model, which weighs its drafts against copies."""
+        if draft.num_matching and num_accepted:
+            self._num_plain = 0
         self._draft_model.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:

@@ -51,7 +51,7 @@ class PromptLookup(Drafter):
         # acceptance threshold could accept part of another user's answer.
         lossy = request.draft_acceptance_threshold is not None
         self._copies_from_pool = not lossy and not lengths_decide_text(request, settings)
-        self.misses = 0  # number of misses in a row
+        self._misses = 0  # number of misses in a row
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         return self.look_up(sequence, limit)
@@ -64,9 +64,9 @@ class PromptLookup(Drafter):
         """
         match, source = self._longest_match(sequence, limit)
         if match is None or match.ngram_size < min_ngram_size:
-            self.misses += 1
-            return Draft(plain_tokens=min(self.misses, MOST_PLAIN_TOKENS))
-        self.misses = 0
+            self._misses += 1
+            return Draft(plain_tokens=min(self._misses, MOST_PLAIN_TOKENS))
+        self._misses = 0
         tokens = sequence.up_to_end(np.array(match.tokens, np.int32))
         return Draft(tokens, drafter=source, num_matching=match.ngram_size)
 

@@ -294,19 +294,27 @@ def drafting_in_vain():
     return drafter, time
 
 
-def test_without_matches_hybrid_decodes_in_growing_chunks():
+def decoded_alone(drafter, sequence):
+    """Return how many tokens the target should decode before the drafter is called again."""
+    with pytest.raises(StopIteration) as proposed:
+        next(drafter.propose(sequence, 4))
+    return proposed.value.value.plain_tokens
+
+
+def test_hybrid_decodes_in_growing_chunks_until_a_copy_is_right():
     drafter, _ = drafting_in_vain()
-    assert pieces_alone(drafter, 7) == [1, 2, 3, 4, 8, 16, 32]
-
-
-def pieces_alone(drafter, count):
-    """Return the chunk sizes that a drafter without drafts requests, in tokens per call."""
-    new, pieces = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16)), []
-    for _ in range(count):
-        with pytest.raises(StopIteration) as proposed:
-            next(drafter.propose(new, 4))
-        pieces.append(proposed.value.value.plain_tokens)
-    return pieces
+    prompt = ids(1, 2, 5, 1, 2)  # the last two tokens match, but copies don't pay
+    request = request_of("hybrid", draft_len=AUTO, max_draft_len=16, prompt_ids=prompt)
+    sequence, chunks = Sequence(request), []
+    for token in (7, 8, 1, 2, 9, 1, 2):
+        chunks.append(decoded_alone(drafter, sequence))
+        sequence.append(ids(token))
+    assert chunks == [1, 2, 3, 4, 8, 16, 32]
+    copied = effects.Draft(ids(5), drafter="prompt_lookup", num_matching=2)
+    drafter.verified(copied, 0, 0.1)
+    assert decoded_alone(drafter, sequence) == 32
+    drafter.verified(copied, 1, 0.1)
+    assert decoded_alone(drafter, sequence) == 1
 
 
 @pytest.mark.parametrize("draft_len", [AUTO, 3])
