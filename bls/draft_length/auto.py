@@ -35,6 +35,10 @@ class AutoLength:
         """Return how many copied tokens to verify (0: call the draft model instead)."""
         return self._planner.copy_length(self._level, copied)
 
+    def observe_copy(self, copied: Draft, num_right: int) -> None:
+        """Record how many tokens of a copy were right that the target didn't verify."""
+        self._planner.observe_copy(copied, num_right)
+
     def allows_drafts(self) -> bool:
         """Return whether drafts of any kind, including copies and branches, are allowed now."""
         return self._planner.mode is not Mode.ALONE

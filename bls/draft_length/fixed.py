@@ -21,6 +21,9 @@ class FixedLength:
     def copy_length(self, copied: Draft) -> int:
         return len(copied)
 
+    def observe_copy(self, copied: Draft, num_right: int) -> None:
+        """Do nothing."""
+
     def allows_drafts(self) -> bool:
         return True
 

@@ -148,8 +148,7 @@ class DraftPlanner:
         with self._lock:
             load, rate = self.load(), self._acceptance.rate()
             if draft.answer is None:
-                copy = self._copies.as_every_arm(draft, num_accepted, rate)
-                self._copies.add(copy, _kind_of(draft))
+                self.observe_copy(draft, num_accepted)
             elif not self._rated or draft.answer.log_probs is not None:
                 round_ = self._arms.as_every_arm(draft, num_accepted, rate)
                 self._arms.add(round_, 0, 1 + level)
@@ -157,6 +156,12 @@ class DraftPlanner:
             if timed:
                 self._count(load.costs, draft, seconds)
                 self._end_slot(load)
+
+    def observe_copy(self, copied: Draft, num_right: int) -> None:
+        """Record how many tokens of a copy were right, whether it was verified or not."""
+        with self._lock:
+            copy = self._copies.as_every_arm(copied, num_right, self._acceptance.rate())
+            self._copies.add(copy, _kind_of(copied))
 
     def count_accepted(self, draft: Draft, num_accepted: int) -> None:
         """Record the acceptance of a draft from the draft model."""

@@ -173,6 +173,10 @@ class DraftModel(Drafter):
         """Return how many copied tokens to verify (0: call the draft engine instead)."""
         return self._length.copy_length(copied)
 
+    def observe_copy(self, copied: Draft, num_right: int) -> None:
+        """Learn how many tokens of a copy were right that the target didn't verify."""
+        self._length.observe_copy(copied, num_right)
+
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         if self._ahead is not None:
             self._ahead.verified(draft, num_accepted, seconds)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.effects import Draft, StepsAhead
+from tandem.bls.effects import NO_DRAFT, Draft, StepsAhead
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -23,14 +25,17 @@ class Hybrid(Drafter):
         self._draft_model = model
         self._min_ngram_size = settings.hybrid_min_ngram_size
         self._num_plain = 0  # number of plain calls since a copied token was accepted
+        self._unused, self._unused_at = NO_DRAFT, 0  # the last match that wasn't copied, its place
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         """Propose a copy, or call the draft model if no match is long enough to pay."""
+        self._compare_unused(sequence)
         if not self._draft_model.can_draft(sequence):
             return (yield from self._prompt_lookup.propose(sequence, limit))
         copied = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
         if wanted := len(copied) and self._draft_model.copy_length(copied):
             return replace(copied, tokens=copied.tokens[:wanted])
+        self._unused, self._unused_at = copied, len(sequence)
         draft = yield from self._draft_model.propose(sequence, limit)
         if len(draft) or not self._draft_model.allows_drafts():
             return draft
@@ -40,6 +45,15 @@ class Hybrid(Drafter):
         self._num_plain += 1
         longest = self._num_plain if self._num_plain <= 4 else 2 ** (self._num_plain - 2)
         return replace(draft, plain_tokens=min(draft.plain_tokens, longest))
+
+    def _compare_unused(self, sequence: Sequence) -> None:
+        """Report how many tokens of the last unused copy the text has confirmed since then."""
+        new = sequence.context[self._unused_at :][: len(self._unused)]
+        copied = replace(self._unused, tokens=self._unused.tokens[: len(new)])
+        self._unused = NO_DRAFT
+        if len(copied):
+            num_right = int(np.append(copied.tokens == new, False).argmin())
+            self._draft_model.observe_copy(copied, num_right)
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
         return self._draft_model.draft_ahead(sequence, draft)
