@@ -9,7 +9,7 @@ from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.draft_length.experiments import Mode, Slots
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
-FIRST_PLAIN_TOKENS = 2  # per call of the first measurement; 1 would overload a loop of 64 sequences
+FIRST_PLAIN_TOKENS = 3  # per call of the first measurement; shorter calls cost more per token
 SURPRISE = 1.5  # two outliers in a row that are off by this factor outweigh older slots
 
 
@@ -162,6 +162,8 @@ class LoadCosts:
     def _learn(self, running: int) -> None:
         """Record the averages of the counted steps."""
         capacity = running * self.slots.seconds
+        if running > 1 and (self.drafting.steps or self.copying.steps):
+            self.alone._forget_slot()  # other sequences were drafting
         self._has_drafted |= self.drafting.steps > 0
         for line in (self.drafting, self.copying, self.alone):
             line.end_slot(capacity)

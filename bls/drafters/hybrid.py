@@ -26,10 +26,12 @@ class Hybrid(Drafter):
         self._min_ngram_size = settings.hybrid_min_ngram_size
         self._num_plain = 0  # number of plain calls since a copied token was accepted
         self._unused, self._unused_at = NO_DRAFT, 0  # the last match that wasn't copied, its place
+        self._shortened = False  # whether the last plain call was shorter than planned
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         """Propose a copy, or call the draft model if no match is long enough to pay."""
         self._compare_unused(sequence)
+        self._shortened = False
         if not self._draft_model.can_draft(sequence):
             return (yield from self._prompt_lookup.propose(sequence, limit))
         copied = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
@@ -40,10 +42,11 @@ class Hybrid(Drafter):
         if len(draft) or not self._draft_model.allows_drafts():
             return draft
         # A copy may be right soon, so limit the number of tokens that the target decodes alone to
-        # 1, 2, 3, 4, 8, 16, ... A match alone doesn't restart this: in text whose copies are wrong
+        # 1, 2, 4, 8, ... A match alone doesn't restart this: in text whose copies are wrong
         # there are many, and short calls cost time.
+        longest = 2**self._num_plain
         self._num_plain += 1
-        longest = self._num_plain if self._num_plain <= 4 else 2 ** (self._num_plain - 2)
+        self._shortened = longest < draft.plain_tokens
         return replace(draft, plain_tokens=min(draft.plain_tokens, longest))
 
     def _compare_unused(self, sequence: Sequence) -> None:
@@ -65,7 +68,9 @@ class Hybrid(Drafter):
         self._draft_model.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        self._draft_model.observe_plain_step(num_tokens, seconds)
+        """Report a plain call, unless it was shortened: short calls take longer per token."""
+        if not self._shortened:
+            self._draft_model.observe_plain_step(num_tokens, seconds)
 
     def failed(self, error: EngineCallError) -> None:
         self._draft_model.failed(error)

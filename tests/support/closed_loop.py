@@ -51,7 +51,7 @@ ANSWER_LEN = 300
 MAX_COPY_LEN = 10
 PROMPT_LEN = 200
 WORDS = 10**6  # size of the vocabulary, large enough that no token repeats by chance
-COPY_LEN, NEW_LEN = 20, 10  # mean tokens per copied and per new stretch
+NEW_LEN = 10  # mean tokens between copied stretches
 STEPS_ALONE = 20
 FLOOR = 1e-9  # lower bound for divisors and arguments of logarithms
 # The exponent r: if the draft's first guess is wrong, the right token is among its next F guesses
@@ -83,7 +83,8 @@ class PairTimes:
     target, draft: seconds per step. verify_slope: relative slowdown of a target step per draft
     token. batch_slope, token_slope, branch_slope: relative slowdown of a step per concurrent call,
     per draft token that other calls verify, and per branch after the first. hop: message time per
-    call, in seconds. processor: time of the loop's processor per call, in seconds.
+    call, in seconds. processor: time of the loop's processor per call, in seconds. batched: whether
+    a call waits for the running step to end if the engine is serving others.
     """
 
     target: float
@@ -94,18 +95,19 @@ class PairTimes:
     branch_slope: float = 0.003
     hop: float = 0.6e-3
     processor: float = 0.2e-3
+    batched: bool = False
 
 
 class AcceptanceModel(NamedTuple):
     """A language whose states determine how well the draft predicts the text.
 
     alphas: probability that a draft token is accepted, per state. stay: probability of staying in
-    each state. edits: whether parts of the answer are copied from the prompt.
+    each state. copy_len: mean length of the stretches copied from the prompt; 0: no copies.
     """
 
     alphas: tuple[float, ...]
     stay: tuple[float, ...] = (1.0,)
-    edits: bool = False
+    copy_len: int = 0
 
 
 class SimulatedText(NamedTuple):
@@ -124,8 +126,8 @@ def text_of(language: AcceptanceModel, seed: int) -> SimulatedText:
     random, length = np.random.default_rng(seed), ANSWER_LEN + MAX_DRAFT_LEN + 1
     prompt = random.integers(2, WORDS, PROMPT_LEN, np.int32)
     answer = random.integers(2, WORDS, length, np.int32)
-    if language.edits:
-        _copy_stretches(prompt, answer, random)
+    if language.copy_len:
+        _copy_stretches(prompt, answer, language.copy_len, random)
     states, state = [], 0
     for move in random.random(length).tolist():
         state = (state + (move > language.stay[state])) % len(language.alphas)
@@ -143,12 +145,15 @@ def text_of(language: AcceptanceModel, seed: int) -> SimulatedText:
 
 
 def _copy_stretches(
-    prompt: NDArray[np.int32], answer: NDArray[np.int32], random: np.random.Generator
+    prompt: NDArray[np.int32],
+    answer: NDArray[np.int32],
+    copy_len: int,
+    random: np.random.Generator,
 ) -> None:
     at = 0
     while at < len(answer):
         at += int(random.geometric(1 / NEW_LEN))
-        length = min(int(random.geometric(1 / COPY_LEN)), max(0, len(answer) - at), PROMPT_LEN)
+        length = min(int(random.geometric(1 / copy_len)), max(0, len(answer) - at), PROMPT_LEN)
         start = int(random.integers(0, PROMPT_LEN - length + 1))
         answer[at : at + length] = prompt[start : start + length]
         at += length
@@ -222,6 +227,8 @@ class SimulatedEngine:
         Returns a function that ends the call early.
         """
         began = self._clock.now
+        step = self.step * (1 + self._pair.batch_slope * self._under_way)
+        wait = -began % step if self._pair.batched and self._under_way else 0.0
         steps *= 1 + self._pair.batch_slope * self._under_way
         whole = self.step * (steps + self._pair.token_slope * self._verifying)
         self._under_way += 1
@@ -236,7 +243,7 @@ class SimulatedEngine:
                 self._verifying -= draft_tokens
                 then(seconds)
 
-        self._clock.after(whole, lambda: end(whole))
+        self._clock.after(wait + whole, lambda: end(wait + whole))
         return lambda: end(self._clock.now - began)
 
 

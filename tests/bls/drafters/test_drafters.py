@@ -278,12 +278,22 @@ class Time:
         return self.now
 
 
+class RecordingPlanner(DraftPlanner):
+    """A planner that also keeps the numbers of tokens of the observed plain calls."""
+
+    plain: tuple[int, ...] = ()
+
+    def observe_plain_step(self, num_tokens, seconds):
+        self.plain += (num_tokens,)
+        super().observe_plain_step(num_tokens, seconds)
+
+
 def drafting_in_vain():
-    """Return a hybrid drafter that has learned that drafts don't pay, and its clock."""
+    """Return a hybrid drafter that has learned that drafts don't pay, its planner and its clock."""
     time = Time()
     request = request_of("hybrid", draft_len=AUTO, max_draft_len=16)
-    statistics = DraftPlanner(16, clock=time, rated=False)
-    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), statistics))
+    planner = RecordingPlanner(16, clock=time, rated=False)
+    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner))
     for _ in range(40):
         time.now += 0.1
         drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
@@ -291,30 +301,66 @@ def drafting_in_vain():
     for _ in range(3):
         time.now += 0.02
         drafter.observe_plain_step(1, 0.02)
-    return drafter, time
+    return drafter, planner, time
+
+
+def proposed_without_calls(drafter, sequence, limit=4):
+    """Return the drafter's proposal. The drafter must not call the draft model."""
+    with pytest.raises(StopIteration) as proposed:
+        next(drafter.propose(sequence, limit))
+    return proposed.value.value
 
 
 def decoded_alone(drafter, sequence):
     """Return how many tokens the target should decode before the drafter is called again."""
-    with pytest.raises(StopIteration) as proposed:
-        next(drafter.propose(sequence, 4))
-    return proposed.value.value.plain_tokens
+    return proposed_without_calls(drafter, sequence).plain_tokens
 
 
 def test_hybrid_decodes_in_growing_chunks_until_a_copy_is_right():
-    drafter, _ = drafting_in_vain()
+    drafter, _, _ = drafting_in_vain()
     prompt = ids(1, 2, 5, 1, 2)  # the last two tokens match, but copies don't pay
     request = request_of("hybrid", draft_len=AUTO, max_draft_len=16, prompt_ids=prompt)
     sequence, chunks = Sequence(request), []
-    for token in (7, 8, 1, 2, 9, 1, 2):
+    for token in (7, 8, 1, 2, 9, 1):
         chunks.append(decoded_alone(drafter, sequence))
         sequence.append(ids(token))
-    assert chunks == [1, 2, 3, 4, 8, 16, 32]
+    assert chunks == [1, 2, 4, 8, 16, 32]
     copied = effects.Draft(ids(5), drafter="prompt_lookup", num_matching=2)
     drafter.verified(copied, 0, 0.1)
     assert decoded_alone(drafter, sequence) == 32
     drafter.verified(copied, 1, 0.1)
     assert decoded_alone(drafter, sequence) == 1
+
+
+def test_hybrid_copies_again_when_copies_that_it_did_not_use_were_right():
+    drafter, planner, time = drafting_in_vain()
+    period = ids(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    request = request_of(
+        "hybrid",
+        draft_len=AUTO,
+        max_draft_len=16,
+        prompt_lookup_num_tokens=16,
+        prompt_ids=np.tile(period, 3),
+        max_tokens=400,
+    )
+    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner))
+    sequence = Sequence(request)
+    while not len(proposal := proposed_without_calls(drafter, sequence, 16)):
+        assert len(sequence) < 300
+        count, start = proposal.plain_tokens, len(sequence) % len(period)
+        sequence.append(np.tile(period, 10)[start : start + count])
+        time.now += 0.02 * count
+        drafter.observe_plain_step(count, 0.02 * count)
+
+
+def test_hybrid_does_not_report_the_times_of_shortened_calls():
+    drafter, planner, _ = drafting_in_vain()
+    sequence = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16))
+    planner.plain = ()
+    for _ in range(6):
+        count = decoded_alone(drafter, sequence)
+        drafter.observe_plain_step(count, 0.02 * count)
+    assert planner.plain == (32,)
 
 
 @pytest.mark.parametrize("draft_len", [AUTO, 3])
