@@ -15,6 +15,7 @@ from tandem.gateway.protocol.body import BodyObject, Strict
 from tandem.gateway.protocol.fields import (
     IGNORED,
     Count,
+    NullIsDefault,
     TextOr,
     Texts,
     Unsupported,
@@ -62,7 +63,7 @@ class ToolResultBlock(Strict):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: TextOrBlocks = ""
+    content: NullIsDefault[TextOrBlocks] = ""
 
 
 Block = Annotated[

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.protocol.body import Strict
-from tandem.gateway.protocol.fields import TOO_DEEP, TextOr, unreadable
+from tandem.gateway.protocol.fields import TOO_DEEP, NullIsDefault, TextOr, unreadable
 from tandem.gateway.protocol.tools import MAX_TOOLS
 
 MAX_MESSAGES = 10_000
@@ -39,14 +39,14 @@ class FunctionCallParam(Strict):
     """A function and its arguments, as JSON."""
 
     name: str
-    arguments: str = "{}"
+    arguments: NullIsDefault[str] = "{}"
 
 
 class ToolCallParam(Strict):
     """A call that an assistant made."""
 
     id: str | None = None
-    type: Literal["function"] = "function"
+    type: NullIsDefault[Literal["function"]] = "function"
     function: FunctionCallParam
 
     @property

@@ -133,6 +133,18 @@ async def test_messages_with_tool_results_give_the_same_prompt_as_a_chat(ask, po
     assert count == len(triton.asked[-1]["input_ids"])
 
 
+@pytest.mark.parametrize("content", [{}, {"content": None}])
+async def test_a_tool_result_may_have_no_content(ask, content):
+    call = {"type": "tool_use", "id": "a", "name": "add", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "a"} | content
+    messages = [
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    assert (await ask(messages=messages)).status_code == 200
+
+
 async def test_tool_results_are_sorted_by_the_order_of_their_calls(ask, triton):
     calls = [TOOL_USE | {"id": name} for name in "ab"]
     results = [

@@ -185,6 +185,18 @@ async def test_tool_calls_and_results_can_be_sent_back(client, chat):
 
 
 @pytest.mark.anyio
+async def test_null_in_a_tool_call_means_that_the_field_is_missing(client):
+    def said(call):
+        return [USER, {"role": "assistant", "content": None, "tool_calls": [call]}]
+
+    nulls = {"id": None, "type": None, "function": {"name": "add", "arguments": None}}
+    missing = {"function": {"name": "add"}}
+    prompt = await prompt_of(client, messages=said(missing))
+    assert '{"name": "add", "arguments": {}}' in prompt
+    assert await prompt_of(client, messages=said(nulls)) == prompt
+
+
+@pytest.mark.anyio
 async def test_tool_arguments_that_are_not_json_stay_unchanged(client):
     call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{oops"}}
     prompt = await prompt_of(client, messages=[USER, {"role": "assistant", "tool_calls": [call]}])
