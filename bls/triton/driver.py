@@ -87,13 +87,20 @@ class Driver:
             self._go_on(overdue)
 
     def _go_on(self, failure: EngineCallError | None) -> None:
-        """Continue the steps on a new thread. If no thread is free, a later ``check`` retries."""
+        """Continue the steps on a new thread. If no thread is free, a later ``check`` retries.
 
-        def retry_later(_: Overloaded) -> None:
-            self._retry = partial(self._go_on, failure)
+        An interrupted sequence needs no thread to end. It may not be checked again, because a
+        request that was interrupted before its start is already closed.
+        """
+
+        def without_thread(_: Overloaded) -> None:
+            if self._caller.interruption is None:
+                self._retry = partial(self._go_on, failure)
+            else:
+                self._end(self._caller.interruption)
 
         self._retry = None
-        in_background(partial(self._drive, failure), retry_later)
+        in_background(partial(self._drive, failure), without_thread)
 
     def _drive(self, failure: EngineCallError | None) -> None:
         """Perform effects until the steps end. failure: error to throw into the steps first."""

@@ -7,7 +7,7 @@ from live_triton import eventually
 
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter
 from tandem.bls.effects import Chunk
-from tandem.bls.errors import EngineCallError, Overloaded
+from tandem.bls.errors import Cancelled, EngineCallError, Overloaded
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import in_background
 from tandem.bls.triton.driver import Driver
@@ -87,6 +87,15 @@ def test_decoding_waits_until_a_thread_can_start(threads):
     driver.check(now=3.0)
     assert threads.left == 1  # an ended driver starts no thread
     assert receiver.ends == [None]
+
+
+def test_an_interrupted_sequence_ends_even_if_no_thread_can_start(threads):
+    receiver, reason = Receiver(), Cancelled()
+    driver = Driver(Clients, iter(()), None, receiver)
+    driver.interrupt(reason)
+    threads.left = 0
+    driver.start()  # no check follows, because the request is closed
+    assert receiver.ends == [reason]
 
 
 def test_a_forwarded_request_is_rejected_if_no_thread_can_start(threads, pb):
