@@ -54,10 +54,11 @@ lookups = st.builds(
 
 @pytest.mark.parametrize("examples", first_of(200, 1_500))
 def test_drafts_never_change_the_output(examples):
-    settings(max_examples=examples)(output_is_the_targets_own)()
+    trouble = st.tuples(st.integers(1, 3), verified)
+    given_all = given(requests, languages, scripts, lookups, trouble)
+    settings(max_examples=examples)(given_all(output_is_the_targets_own))()
 
 
-@given(requests, languages, scripts, lookups, st.tuples(st.integers(1, 3), verified))
 def output_is_the_targets_own(request, language, script, settings_, trouble):
     patience, verified = trouble
     decoding = decoding_of(request, settings_, Health(patience))
