@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 from real_model import TritonPythonModel as RealModel
 
@@ -11,7 +12,7 @@ FAULT = Path(__file__).parent / "fault"
 class TritonPythonModel(RealModel):
     """The class that Triton's Python backend loads."""
 
-    def execute(self, requests: list) -> list:
+    def execute(self, requests: list[Any]) -> list[Any]:
         """Apply the fault if one is set, otherwise answer."""
         while (fault := _read()) == "hold":
             time.sleep(0.01)

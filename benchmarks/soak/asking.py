@@ -18,7 +18,7 @@ BASELINE = "ensemble"
 STREAM = "bls_stream"
 PATIENCE = 60.0  # seconds without an answer after which a client counts its request as lost
 NO_ANSWER = f"no answer within {PATIENCE:g} s"
-TYPES = {tensor: tensor.dtype for tensor in tensors.INPUTS}
+TYPES: dict[str, str] = {tensor: tensor.dtype for tensor in tensors.INPUTS}
 
 
 @dataclass(frozen=True)
