@@ -7,7 +7,8 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,10 +36,12 @@ from tandem.tools.commands.options import (
 )
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.signals import handled_by
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 from tandem.tools.triton.serving import serving
 
 FORWARDER = "bls"
+POLL_SECONDS = 0.05
 RANGE = re.compile(r"[1-9]\d*(:[1-9]\d*){0,2}")
 
 
@@ -131,11 +134,29 @@ def run(options: argparse.Namespace) -> int:
                 *options.more,
             ]
             print(f"$ {shlex.join(command)}", flush=True)
-            ended = subprocess.run(command, check=False, env=os.environ | near)
-            status = ended.returncode or status
+            status = run_until_signal(command, os.environ | near) or status
         if status and server:
             server.check()
     return status
+
+
+def run_until_signal(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a program and return its exit status. A signal kills it and raises KeyboardInterrupt.
+
+    The handler doesn't raise, because an exception within `Popen()` would lose the process.
+    """
+    signals: list[int] = []
+    with (
+        handled_by(lambda number, _: signals.append(number)),
+        subprocess.Popen(command, env=environment) as program,
+    ):
+        while program.poll() is None and not signals:
+            time.sleep(POLL_SECONDS)
+        if signals:
+            program.kill()
+    if signals:
+        raise KeyboardInterrupt
+    return program.returncode
 
 
 def entries_to_call(
