@@ -129,7 +129,7 @@ class LoopSettings(RequestLimits):
     instances: int = 1  # number of loops; each has its own process
     max_requests: int = 64  # maximum number of sequences that decode at the same time
     max_queue: int = 64  # maximum number of sequences that wait for KV blocks
-    max_queue_bytes: int = 64 * 2**20  # maximum size of texts that wait for the tokenizer
+    max_queue_bytes: int = 64 * 2**20  # maximum size of requests that wait for the tokenizer
 
     # Limits for one request, besides RequestLimits
     max_ngram_size: int = 8
@@ -147,7 +147,7 @@ class LoopSettings(RequestLimits):
 
     @property
     def max_queue_bytes_each(self) -> int:
-        """Maximum size of texts that wait for the tokenizer, per loop. One text may always wait."""
+        """Maximum size of requests that wait for the tokenizer, per loop. One may always wait."""
         return self.max_queue_bytes // self.instances
 
     @property

@@ -13,12 +13,10 @@ class ConcurrencyLimiter:
     """Issues a limited number of permits in order of arrival. Thread-safe.
 
     most: maximum number of permits in use. max_waiting_bytes: limit on the total size of the
-    waiting requests; a single request may always wait. waiting: what the error message
-    calls the waiting requests.
+    waiting requests; a single request may always wait.
     """
 
-    def __init__(self, most: int, max_waiting_bytes: int, waiting: str) -> None:
-        self._what = waiting
+    def __init__(self, most: int, max_waiting_bytes: int) -> None:
         self._free = most
         self._max_waiting_bytes = max_waiting_bytes
         self._waiting: deque[Permit] = deque()
@@ -36,7 +34,7 @@ class ConcurrencyLimiter:
             held = self._waiting_bytes + size
             if self._waiting and held > self._max_waiting_bytes:
                 raise Overloaded(
-                    f"{self._waiting_bytes} bytes of {self._what} are waiting; the limit is "
+                    f"{self._waiting_bytes} bytes of requests are waiting; the limit is "
                     f"{self._max_waiting_bytes}; try again later"
                 )
             self._waiting.append(permit)

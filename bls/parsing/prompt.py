@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -54,6 +55,16 @@ class Prompt(NamedTuple):
     words: TokenizerInputs
     input_ids: TokenIds | None  # used instead of text
     request: Request
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in memory of the inputs that can be large."""
+        request = self.request
+        arrays = [self.input_ids, request.prediction, request.sampling.embedding_bias]
+        if request.lora_task is not None:
+            arrays += request.lora_task.arrays.values()
+        texts = (self.words.text, self.words.prediction)
+        return sum(map(sys.getsizeof, texts)) + sum(a.nbytes for a in arrays if a is not None)
 
 
 def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Request:

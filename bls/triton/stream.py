@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from functools import partial
@@ -93,9 +92,7 @@ class StreamEntry:
             rated=settings.draft_stops_when_unsure,
         )
         self._ahead_planner = AheadPlanner(settings, running)
-        self._tokenizer_limiter = ConcurrencyLimiter(
-            TOKENIZER_CALLS, settings.max_queue_bytes_each, "text"
-        )
+        self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes_each)
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_refused_guide)
         self._deliveries = Deliveries()
         self._states: list[tuple[str, RequestState]] = []  # (id, state) of stoppable requests
@@ -167,8 +164,7 @@ class StreamEntry:
 
         try:
             if any(needs_tokenizer(prompt, state.options) for prompt in prompts):
-                texts = [t for p in prompts for t in (p.words.text, p.words.prediction)]
-                size = sum(map(sys.getsizeof, texts))
+                size = sum(prompt.num_bytes for prompt in prompts)
                 state.permit = self._tokenizer_limiter.acquire(begin, size)
             else:
                 begin()

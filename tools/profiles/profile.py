@@ -160,7 +160,7 @@ class AdmissionSection(ConfigSection):
     max_queue: NonNegativeInt = LoopSettings.max_queue
     """Sequences that wait in the queue."""
     max_queue_bytes: PositiveInt = LoopSettings.max_queue_bytes
-    """Bytes of prompts that wait for the tokenizer, and of guides that wait for the compiler."""
+    """Bytes of requests that wait for the tokenizer, and of guides that wait for the compiler."""
 
 
 class LimitsSection(ConfigSection):

@@ -11,7 +11,7 @@ class Kitchen:
 
     def __init__(self, most=1, max_waiting_bytes=100):
         self.at_work = []
-        self.limiter = ConcurrencyLimiter(most, max_waiting_bytes, "text")
+        self.limiter = ConcurrencyLimiter(most, max_waiting_bytes)
 
     def come(self, name, size=10):
         return self.limiter.acquire(lambda permit: self.at_work.append(name), size)
@@ -29,7 +29,7 @@ def test_concurrent_tasks_are_limited_and_start_in_order():
 
 def test_each_task_receives_its_permit():
     begun = []
-    limiter = ConcurrencyLimiter(1, 0, "texts")
+    limiter = ConcurrencyLimiter(1, 0)
     permit = limiter.acquire(begun.append, 1)
     assert begun == [permit]
 
@@ -68,7 +68,7 @@ def test_the_total_size_of_waiting_texts_is_limited():
     last = kitchen.come("c", 40)
     with pytest.raises(
         Overloaded,
-        match=r"^100 bytes of text are waiting; the limit is 100; try again later$",
+        match=r"^100 bytes of requests are waiting; the limit is 100; try again later$",
     ):
         kitchen.come("d", 1)
     last.withdraw()

@@ -121,7 +121,7 @@ def test_an_error_is_sent_even_if_no_thread_can_start(threads, pb):
 
 
 def test_a_permit_passes_to_the_next_request_if_no_thread_can_start(threads):
-    failures, served, limiter = [], [], ConcurrencyLimiter(1, 100, "texts")
+    failures, served, limiter = [], [], ConcurrencyLimiter(1, 100)
     first = limiter.acquire(lambda permit: None, 1)
 
     def unlucky(permit):

@@ -1,6 +1,7 @@
 """The stream entry has prompts tokenized, decodes them, and returns text."""
 
 import json
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from live_triton import eventually
 from scripted import SETTINGS, with_engines
 from tokenizer_kinds import byte_level, write
 
-from tandem.bls.triton.stream import StreamEntry
+from tandem.bls.triton.stream import TOKENIZER_CALLS, StreamEntry
 from tandem.contract import engine as tensors
 from tandem.contract import entry as outputs
 from tandem.contract.errors import coded
@@ -24,6 +25,7 @@ from tandem.preprocessing.settings import TokenizerSettings
 
 KIND = byte_level()
 MAX_TOKENS = 512
+QUEUE_BYTES = 100_000
 TEXT = "The dog jumps over the lazy fox"
 PROMPT = "The dog"
 IDS = KIND.encode(TEXT, add_special_tokens=False).ids
@@ -32,11 +34,14 @@ IDS = KIND.encode(TEXT, add_special_tokens=False).ids
 class Models:
     """The models that the entry calls. The target writes TEXT, whatever the prompt is.
 
-    before_round: called with the number of tokens that the target has written.
+    before_round: called with the number of tokens that the target has written. tokenizer_free:
+    cleared to hold the calls to the tokenizer.
     """
 
     def __init__(self, pb):
         self.before_round = lambda written: None
+        self.tokenizer_free = threading.Event()
+        self.tokenizer_free.set()
         settings = TokenizerSettings(
             ".",
             add_special_tokens=False,
@@ -56,6 +61,8 @@ class Models:
     def __call__(self, request):
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.given["inputs"]}
         wanted = request.given["requested_output_names"]
+        if request.model_name == SETTINGS.preprocessing_model:
+            self.tokenizer_free.wait()
         try:
             answer = self._models[request.model_name](inputs, wanted)
         except InputError as error:
@@ -80,11 +87,14 @@ def models(pb):
 
 
 @pytest.fixture
-def ask(pb, models, tmp_path):
-    """ask(**inputs) sends a request to the entry, and returns the sender of its responses."""
+def submit(pb, models, tmp_path):
+    """submit(**inputs) sends a request to the entry, and returns the sender of its responses."""
     write(KIND, tmp_path / "1" / "tokenizer")
     sizes = {"vocab_size": KIND.get_vocab_size(), "kv_cache_tokens": 4096}
-    settings = replace(with_engines(SETTINGS, target=sizes), draft=None)
+    target = {**sizes, "client_adapters": True}
+    settings = replace(
+        with_engines(SETTINGS, target=target), draft=None, max_queue_bytes=QUEUE_BYTES
+    )
     parameters = {name: {"string_value": value} for name, value in encode(settings).items()}
     config = {"name": "s", "parameters": parameters, "instance_group": [{"count": 1}]}
     entry = StreamEntry()
@@ -101,7 +111,8 @@ def ask(pb, models, tmp_path):
     def send(**values):
         sender = models.sender = pb.ResponseSender()
         values = {"max_tokens": len(IDS), "end_id": -1} | values
-        made = [pb.Tensor(name, array(INPUTS[name], [[v]])) for name, v in values.items()]
+        rows = {name: v if isinstance(v, list) else [v] for name, v in values.items()}
+        made = [pb.Tensor(name, array(INPUTS[name], [row])) for name, row in rows.items()]
         entry.execute(
             [
                 SimpleNamespace(
@@ -114,11 +125,22 @@ def ask(pb, models, tmp_path):
                 )
             ]
         )
-        assert eventually(lambda: sender.sent and sender.sent[-1].flags)
         return sender
 
     yield send
     entry.finalize()
+
+
+@pytest.fixture
+def ask(submit):
+    """ask(**inputs) also waits for the last response."""
+
+    def send(**values):
+        sender = submit(**values)
+        assert eventually(lambda: sender.sent and sender.sent[-1].flags)
+        return sender
+
+    return send
 
 
 def texts_of(sender):
@@ -156,3 +178,20 @@ def test_a_prompt_that_does_not_fit_is_rejected(ask):
     [sent] = ask(text_input=PROMPT * 2_000, max_tokens=4).sent
     assert sent.line.startswith("input 'text_input' has ")
     assert sent.line.endswith(f"of its 14000 characters; the limit is {MAX_TOKENS}")
+
+
+WEIGHTS = [[0.5] * QUEUE_BYTES]
+ADAPTER = {"lora_task_id": 7, "lora_weights": WEIGHTS, "lora_config": [[1, 0, 1]]}
+
+
+@pytest.mark.parametrize("large", [{"text_input": PROMPT * 20_000}, ADAPTER])
+def test_large_inputs_of_requests_that_wait_for_the_tokenizer_are_limited(submit, models, large):
+    models.tokenizer_free.clear()
+    waiting = [submit(text_input=PROMPT) for _ in range(TOKENIZER_CALLS)]
+    waiting.append(submit(**{"text_input": PROMPT} | large))
+    rejected = submit(text_input=PROMPT)
+    assert eventually(lambda: rejected.sent)
+    assert "bytes of requests are waiting; the limit is 100000" in rejected.sent[0].line
+    assert not any(sender.sent for sender in waiting)
+    models.tokenizer_free.set()
+    assert eventually(lambda: all(sender.sent for sender in waiting))
