@@ -19,7 +19,7 @@ from tandem.bls.effects import (
     StepsAhead,
 )
 from tandem.bls.errors import EngineCallError, EngineRefused
-from tandem.bls.exactness.seeds import lengths_decide_text, proposal_seed
+from tandem.bls.exactness.seeds import output_depends_on_lengths, proposal_seed
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO, EngineSettings
@@ -220,7 +220,7 @@ def make(request: Request, context: DrafterContext) -> DraftModel:
     length: FixedLength | AutoLength
     if request.draft_len != AUTO:
         length = FixedLength(request.draft_len)
-    elif lengths_decide_text(request, settings):
+    elif output_depends_on_lengths(request, settings):
         length = FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
     else:
         length = AutoLength(context.draft_planner)
