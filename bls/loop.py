@@ -281,6 +281,7 @@ class Decoding:
         if stopped or self.sequence.tokens_left == 0:
             if not self.request.detokenizes_off_path:
                 text += yield from self._text.finish(self.sequence.output)
+            # The end of the text may have completed a stop string.
             self.finish_reason = "stop" if stopped or self._text.stop_string else "length"
             self.statistics.stop_string = self._text.stop_string or None
             self._drafter.completed(self.sequence)

@@ -55,7 +55,8 @@ class Hybrid(Drafter):
         copied = replace(self._unused, tokens=self._unused.tokens[: len(new)])
         self._unused = NO_DRAFT
         if len(copied):
-            num_right = int(np.append(copied.tokens == new, False).argmin())
+            right = np.append(copied.tokens == new, False)
+            num_right = int(right.argmin())  # index of the first wrong token
             self._draft_model.observe_copy(copied, num_right)
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
