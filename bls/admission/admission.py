@@ -272,10 +272,7 @@ class ReservedSlots:
 
 
 class DraftKvAvailability:
-    """Says whether one sequence can use the draft engine now.
-
-    The engine must be healthy, and the sequence must have blocks in its cache.
-    """
+    """The `DrafterHealth` of one sequence, which also needs blocks in the draft engine's cache."""
 
     def __init__(self, reservation: Reservation, health: DrafterHealth) -> None:
         self._reservation = reservation
