@@ -148,7 +148,7 @@ class StreamEntry:
             deadline=time.monotonic() + timeout,
             timeout=timeout,
             call_slot=CallSlot(self._clients.calls),
-            slots=self._admission.reserve(len(prompts)),
+            places=self._admission.reserve(len(prompts)),
         )
         self._queue(state, prompts)
         self._remember(id_of(request), state)
@@ -173,7 +173,7 @@ class StreamEntry:
             else:
                 begin()
         except Exception:
-            state.slots.give_back()
+            state.places.give_back()
             raise
 
     def _begin(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
@@ -201,7 +201,7 @@ class StreamEntry:
                 for index, parts in enumerate(zip(requests, matchers, prefixes, strict=True))
             ]
             state.open(sequences)
-            state.slots.enter([sequence.reservation for sequence in sequences])
+            state.places.enter([sequence.reservation for sequence in sequences])
 
     def _sequence(
         self,
