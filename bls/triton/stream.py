@@ -30,7 +30,7 @@ from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.draft_health import DraftHealth
+from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
 from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.raw_request import id_of, parameters_of
@@ -68,7 +68,7 @@ class StreamEntry:
             register(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
         self._clients = EngineClients(settings, version_folder)
         draft = self._clients.engines.get("draft")
-        self._health = DraftHealth(draft, settings.drafter_pause)
+        self._health = DraftEngineHealth(draft, settings.drafter_pause)
         model, loop = args["model_name"], index_of_loop(args)
         self._pools = pools_of(settings)
         self._translator = _translator(settings, version_folder)
