@@ -3,7 +3,7 @@
 ServingError                 INTERNAL     base class; the message is one line for clients
 ├── BadRequest               INVALID_ARG  an input is missing, invalid, or contradicts another one
 │   └── GuideRefused         INVALID_ARG  invalid_guide: the request's guide can't be compiled
-├── Overloaded               UNAVAILABLE  overloaded: the queue is full
+├── Overloaded               UNAVAILABLE  overloaded: the queue is full, or no thread is free
 ├── DeadlineExceeded         INTERNAL     deadline_exceeded: the request exceeded its timeout
 ├── AnswerNotSent            INTERNAL     the answer doesn't fit into shared memory
 ├── GuideFailed              INVALID_ARG  invalid_guide: too complex, or no token is allowed
@@ -53,7 +53,7 @@ class GuideRefused(BadRequest):
 
 
 class Overloaded(ServingError):
-    """The queue is full. HTTP clients of the gateway get 429."""
+    """The queue is full, or the machine is too busy. The gateway returns 429."""
 
     code = "UNAVAILABLE"
     error_class = "overloaded"

@@ -34,7 +34,7 @@ from tandem.bls.effects import (
     StepsAhead,
 )
 from tandem.bls.errors import EngineCallError
-from tandem.bls.exactness.seeds import lengths_decide_text, verification_seed
+from tandem.bls.exactness.seeds import output_depends_on_lengths, verification_seed
 from tandem.bls.guided.guidance import GRAMMAR, ByGuide, Guidance
 from tandem.bls.metrics.request_statistics import Round, Statistics
 from tandem.bls.request import Request
@@ -84,7 +84,7 @@ class Decoding:
         self._chunk_size = ChunkSize(
             steady=request.stream or request.needs_text_each_round,
             in_engine=request.kind.in_engine,
-            timed=not lengths_decide_text(request, settings),
+            timed=not output_depends_on_lengths(request, settings),
         )
         self._plain_tokens_due = 0  # tokens to decode before the drafter is called again
         self._reusable_tokens = 0
@@ -281,6 +281,7 @@ class Decoding:
         if stopped or self.sequence.tokens_left == 0:
             if not self.request.detokenizes_off_path:
                 text += yield from self._text.finish(self.sequence.output)
+            # The end of the text may have completed a stop string.
             self.finish_reason = "stop" if stopped or self._text.stop_string else "length"
             self.statistics.stop_string = self._text.stop_string or None
             self._drafter.completed(self.sequence)

@@ -52,7 +52,7 @@ class Reservation:
 class Admission:
     """Limits the running sequences by number and by KV blocks.
 
-    Thread-safe. The thread that frees a slot calls ``Reservation.start`` without holding the lock.
+    Thread-safe. The thread that frees a place calls ``Reservation.start`` without holding the lock.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class Admission:
         """Fraction of the target's KV blocks that is reserved for this loop's sequences."""
         return self._blocks / self._kv_blocks if self._kv_blocks else 0.0
 
-    def reserve(self, count: int) -> ReservedSlots:
-        """Reserve queue slots for the sequences of one request before their lengths are known.
+    def reserve(self, count: int) -> ReservedPlaces:
+        """Reserve places for the sequences of one request, before their lengths are known.
 
         Raises Overloaded if the queue is full, and BadRequest if the request has more sequences
         than an idle server can hold.
@@ -109,12 +109,12 @@ class Admission:
         with self._exclusively():
             waiting = len(self._waiting) + self._others.waiting
             arriving = self._arriving + self._others.arriving + count
-            # Free slots count only if the queue is empty: sequences start in order of arrival.
-            slots = 0 if waiting else self._free_slots
-            if waiting + arriving > self._max_waiting + slots:
+            # Free places count only if the queue is empty: sequences start in order of arrival.
+            places = 0 if waiting else self._free_places
+            if waiting + arriving > self._max_waiting + places:
                 raise self._overloaded()
             self._arriving += count
-        return ReservedSlots(self, count)
+        return ReservedPlaces(self, count)
 
     def leave(self, reservation: Reservation) -> None:
         """Release the blocks of a running sequence."""
@@ -206,7 +206,8 @@ class Admission:
         )
 
     @property
-    def _free_slots(self) -> int:
+    def _free_places(self) -> int:
+        """Number of sequences that may still start, if their KV blocks fit."""
         return self._max_running - len(self._running) - self._others.running
 
     def _notify_others(self) -> None:
@@ -219,7 +220,7 @@ class Admission:
         first = self._others.first
         in_turn = [*takewhile(lambda waiting: not first or waiting.entered < first, queue)]
         free_blocks = self._kv_blocks - self._blocks - self._others.blocks
-        return _number_that_fit(in_turn, max(0, self._free_slots), free_blocks)
+        return _number_that_fit(in_turn, max(0, self._free_places), free_blocks)
 
     def _let_draft(self, reservation: Reservation) -> None:
         """Reserve a running sequence's blocks in the draft's cache if enough are free."""
@@ -243,8 +244,8 @@ class Admission:
         )
 
 
-class ReservedSlots:
-    """The queue slots of one request's sequences, until their lengths are known."""
+class ReservedPlaces:
+    """The places of one request's sequences, until their lengths are known."""
 
     def __init__(self, admission: Admission, count: int) -> None:
         self._admission = admission
@@ -253,15 +254,15 @@ class ReservedSlots:
         self._lock = threading.Lock()
 
     def enter(self, reservations: Sequence[Reservation]) -> None:
-        """Replace the slots with reservations; raise Overloaded if the queue can't hold them all.
+        """Replace the places with reservations; raise Overloaded if the queue can't hold them all.
 
-        Does nothing if the slots were given back earlier.
+        Does nothing if the places were given back earlier.
         """
         if self._take():
             self._admission._enter(reservations)
 
     def give_back(self) -> None:
-        """Release the slots unless ``enter`` has used them."""
+        """Release the places unless ``enter`` has used them."""
         if self._take():
             self._admission._give_back(self._count)
 
@@ -272,10 +273,7 @@ class ReservedSlots:
 
 
 class DraftKvAvailability:
-    """Says whether one sequence can use the draft engine now.
-
-    The engine must be healthy, and the sequence must have blocks in its cache.
-    """
+    """The `DrafterHealth` of one sequence, which also needs blocks in the draft engine's cache."""
 
     def __init__(self, reservation: Reservation, health: DrafterHealth) -> None:
         self._reservation = reservation
@@ -300,10 +298,10 @@ def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
     return settings.target.kv_blocks_of(tokens), draft_blocks
 
 
-def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:
+def _number_that_fit(queue: Sequence[Reservation], places: int, blocks: int) -> int:
     """Return how many sequences may start.
 
     They start in order, so that short prompts can't starve a long one.
     """
-    needed = accumulate(reservation.blocks for reservation in queue[:slots])
+    needed = accumulate(reservation.blocks for reservation in queue[:places])
     return sum(so_far <= blocks for so_far in needed)

@@ -38,7 +38,7 @@ class AheadPlanner:
         self._acceptance = defaultdict[str, Acceptance](Acceptance)  # by drafter
         self._target = Line()  # seconds per verification, by number of draft tokens
         self._step = Line()  # seconds per step of the draft engine, by number of branches
-        self._way = Line()  # seconds per draft call that are spent outside the engine
+        self._overhead = Line()  # seconds per draft call that are spent outside the engine
         # (longest, most) -> (number of rounds when the plan was made, plan, its speedup).
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
@@ -125,10 +125,10 @@ class AheadPlanner:
         """Return the costs of engine calls, or None if they aren't known yet."""
         if not (self._target.known and self._step.known):
             return None
-        costs = Costs(self._target.fit(), self._step.fit(), self._way.at(0))
+        costs = Costs(self._target.fit(), self._step.fit(), self._overhead.at(0))
         return costs if costs.verification(1) > 0 and sum(costs.step) > 0 else None
 
     def _add_call(self, answer: EngineAnswer, steps: int, num_branches: int) -> None:
         working = answer.engine_seconds or answer.seconds
         self._step.add(num_branches, working / steps, CALL_WEIGHT)
-        self._way.add(0, max(0.0, answer.seconds - working), CALL_WEIGHT)
+        self._overhead.add(0, max(0.0, answer.seconds - working), CALL_WEIGHT)

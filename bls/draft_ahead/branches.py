@@ -35,7 +35,7 @@ from tandem.bls.effects import (
     EngineCall,
     StepsAhead,
 )
-from tandem.bls.exactness.seeds import lengths_decide_text
+from tandem.bls.exactness.seeds import output_depends_on_lengths
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -220,7 +220,7 @@ def draft_ahead_of(
     """
     if planner is None or not settings.draft_branches or request.draft_ahead is False:
         return None
-    if request.guide or lengths_decide_text(request, settings):
+    if request.guide or output_depends_on_lengths(request, settings):
         return None
     most = MOST_TOKENS
     if request.use_draft_logits:

@@ -91,7 +91,7 @@ class Costs(NamedTuple):
 
     target: tuple[float, float]  # one verification; unit: draft tokens
     step: tuple[float, float]  # one step of the draft engine; unit: branches
-    way: float  # overhead of one draft call outside the engine
+    overhead: float  # of one draft call, outside the engine
 
     def verification(self, num_tokens: int) -> float:
         """Return the duration of verifying ``num_tokens`` draft tokens, in seconds."""
@@ -99,7 +99,7 @@ class Costs(NamedTuple):
 
     def draft(self, num_tokens: int) -> float:
         """Return the duration of a draft call for ``num_tokens`` without branches, in seconds."""
-        return self.way + num_tokens * (self.step[0] + self.step[1])
+        return self.overhead + num_tokens * (self.step[0] + self.step[1])
 
     def fitting(self, longest: int, num_branches: int) -> int:
         """Return the length of the longest branches that are complete when the target answers.
@@ -109,7 +109,7 @@ class Costs(NamedTuple):
         """
         step = self.step[0] + self.step[1] * num_branches
         for num_tokens in range(longest, 0, -1):
-            if self.way + step * (num_tokens + 1) <= self.verification(num_tokens):
+            if self.overhead + step * (num_tokens + 1) <= self.verification(num_tokens):
                 return num_tokens
         return 0
 

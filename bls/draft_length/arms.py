@@ -70,7 +70,7 @@ class Arms:
             self._sums[group] *= MEMORY
             self._sums[group] += round_
 
-    def rates(self, fixed: float, each: float, *, first_is_all: bool = False) -> Floats:
+    def speeds(self, fixed: float, each: float, *, first_is_all: bool = False) -> Floats:
         """Return tokens per second, [num_groups, num_stops, num_lengths].
 
         fixed, each: seconds per round and per drafted token. first_is_all: the first group contains
@@ -79,8 +79,8 @@ class Arms:
         sums, rounds = self._sums, self.rounds[:, None, None]
         if first_is_all:
             sums, rounds = sums + PRIOR / self.rounds[0] * sums[0], rounds + PRIOR
-        rates: Floats = sums[:, 1] / (rounds * fixed + each * sums[:, 0])
-        return rates
+        speeds: Floats = sums[:, 1] / (rounds * fixed + each * sums[:, 0])
+        return speeds
 
     def as_every_arm(self, draft: Draft, num_accepted: int, rate: float) -> Floats:
         """Return the tokens each arm would have drafted and emitted, [2, num_stops, num_lengths].

@@ -46,8 +46,8 @@ class AutoLength:
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Record a round. The draft may be a copy.
 
-        Only the acceptance of a draft that was drafted ahead counts, because its round doesn't
-        predict the costs of other rounds.
+        If it was drafted ahead, only its acceptance counts, because the round doesn't predict the
+        costs of other rounds.
         """
         timed = self._load_stayed() and (draft.answer is None or self._caught_up)
         if not draft.drafted_ahead:

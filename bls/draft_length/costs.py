@@ -146,7 +146,10 @@ class LoadCosts:
         return began >= self._settled and (not self.known or self.slots.is_settled(began, now))
 
     def end_slot(self, now: float, running: int) -> bool:
-        """Return whether a slot or a first measurement has ended. If so, learn from its steps."""
+        """Return whether a slot or a first measurement has ended. If so, learn from its steps.
+
+        A first measurement ends with its slot, or earlier after about one step per sequence.
+        """
         slot = self.slots.number(now)
         first = self.alone if self._has_drafted else self.drafting
         first_ends = not self.known and first.steps >= max(2, running)
@@ -155,7 +158,8 @@ class LoadCosts:
         self._counted = slot
         measured = self._has_drafted, self.alone.known
         self._learn(running)
-        if running > 1 and measured != (self._has_drafted, self.alone.known):
+        mode_changed = measured != (self._has_drafted, self.alone.known)
+        if running > 1 and mode_changed:
             self._settled = now + first.average  # steps of other sequences end a little later
         return True
 

@@ -60,9 +60,15 @@ class Slots:
         return all(self.mode(slot) is self.mode(last) for slot in range(first, last))
 
     def seconds_to_change(self, now: float) -> float:
-        """Return the time that the target may decode alone before the mode changes, in seconds."""
+        """Return how many seconds a call without a draft may take from ``now``.
+
+        In a slot without drafts, the call ends with the slot. The first quarter of that slot isn't
+        measured (see `is_settled`), so a call that begins there ends with that quarter. In any
+        other slot, the call ends before all sequences draft.
+        """
         slot = self.number(now)
         if self.mode(slot) is Mode.ALONE:
             settled = (slot + 1 / SLOT_ROUNDS) * self.seconds
             return settled - now if now < settled else (slot + 1) * self.seconds - now
-        return (slot + 1 + (SLOT_DRAFTING - slot - 1) % PERIOD_DRAFTING) * self.seconds - now
+        next_drafting = slot + 1 + (SLOT_DRAFTING - slot - 1) % PERIOD_DRAFTING
+        return next_drafting * self.seconds - now

@@ -41,12 +41,12 @@ COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 class DraftChoice(NamedTuple):
     """The best choice for requests of one level under one load.
 
-    draft: plan of the best draft. rate: its expected tokens per second. pays: whether the target
+    draft: plan of the best draft. speed: its expected tokens per second. pays: whether the target
     alone is slower.
     """
 
     draft: DraftPlan
-    rate: float
+    speed: float
     pays: bool
 
 
@@ -56,7 +56,7 @@ class LoadPlans:
     def __init__(self) -> None:
         self.costs = LoadCosts()
         self.choices: list[DraftChoice] = []  # [LEVELS]
-        self.copy_rates: Floats = np.zeros((1, 1))  # tokens per second, [num_kinds, num_lengths]
+        self.copy_speeds: Floats = np.zeros((1, 1))  # tokens per second, [num_groups, num_lengths]
 
 
 class DraftPlanner:
@@ -84,6 +84,7 @@ class DraftPlanner:
             for stop, length in itertools.product(stops, self._lengths)
         ]
         self._arms = Arms(self._lengths, stops, 1 + LEVELS)  # groups: all requests, each level
+        # Groups: n-gram sizes of the match.
         self._copies = Arms(self._lengths, (0.0,), len(COPY_ACCEPTANCE))
         self._copies.expect(COPY_ACCEPTANCE, PRIOR)
         self._acceptance = Acceptance()
@@ -131,9 +132,9 @@ class DraftPlanner:
         if mode is Mode.DRAFTING or not load.choices:
             return len(copied)
         fitting = bisect.bisect_left(self._lengths, len(copied)) + 1
-        rates = load.copy_rates[_kind_of(copied)][:fitting]
-        best = int(rates.argmax())
-        pays = rates[best] >= max(load.choices[level].rate, 1 / load.costs.seconds_alone)
+        speeds = load.copy_speeds[_group_of(copied)][:fitting]
+        best = int(speeds.argmax())
+        pays = speeds[best] >= max(load.choices[level].speed, 1 / load.costs.seconds_alone)
         return min(len(copied), self._lengths[best]) if pays else 0
 
     @property
@@ -161,7 +162,7 @@ class DraftPlanner:
         """Record how many tokens of a copy were right, whether it was verified or not."""
         with self._lock:
             copy = self._copies.as_every_arm(copied, num_right, self._acceptance.rate())
-            self._copies.add(copy, _kind_of(copied))
+            self._copies.add(copy, _group_of(copied))
 
     def count_accepted(self, draft: Draft, num_accepted: int) -> None:
         """Record the acceptance of a draft from the draft model."""
@@ -198,20 +199,20 @@ class DraftPlanner:
         if not (costs.known and self._arms.rounds[0]):
             return
         fixed, each = costs.drafting.fit()
-        rates = self._arms.rates(fixed, each, first_is_all=True)
-        by_arm = rates.reshape(len(rates), -1)
+        speeds = self._arms.speeds(fixed, each, first_is_all=True)
+        by_arm = speeds.reshape(len(speeds), -1)
         alone = 1 / costs.seconds_alone
         choices = []
         for level in range(1, 1 + LEVELS):
             arm = int(by_arm[level].argmax())
-            rate = float(by_arm[level, arm])
-            choices.append(DraftChoice(self._drafts[arm], rate, rate >= alone))
+            speed = float(by_arm[level, arm])
+            choices.append(DraftChoice(self._drafts[arm], speed, speed >= alone))
         load.choices = choices
         copy_costs = costs.copying.fit() if costs.copying.known else (fixed, 0.0)
-        load.copy_rates = self._copies.rates(*copy_costs)[:, 0]
+        load.copy_speeds = self._copies.speeds(*copy_costs)[:, 0]
         costs.slots.fit(costs.drafting.average)
 
 
-def _kind_of(copied: Draft) -> int:
-    """Return the index into COPY_ACCEPTANCE for the copy's n-gram size."""
+def _group_of(copied: Draft) -> int:
+    """Return the copy's group, an index into COPY_ACCEPTANCE, by the size of its n-gram."""
     return min(max(1, copied.num_matching), len(COPY_ACCEPTANCE)) - 1

@@ -19,7 +19,7 @@ from tandem.bls.effects import (
     StepsAhead,
 )
 from tandem.bls.errors import EngineCallError, EngineRefused
-from tandem.bls.exactness.seeds import lengths_decide_text, proposal_seed
+from tandem.bls.exactness.seeds import output_depends_on_lengths, proposal_seed
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO, EngineSettings
@@ -73,7 +73,10 @@ class SharedVocabulary:
 
 
 class DraftModel(Drafter):
-    """Proposes tokens from a draft model (Leviathan et al., arXiv:2211.17192)."""
+    """Proposes tokens from a draft model (Leviathan et al., arXiv:2211.17192).
+
+    length: chooses the lengths of drafts, and of `Hybrid`'s copies.
+    """
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class DraftModel(Drafter):
         self._engine = draft
         self._vocabulary = vocabulary
         self._health = health
-        self._length = length
+        self.length = length
         self._ahead = ahead
         self._can_serve = True  # False after the draft engine rejected a call of this request
 
@@ -114,7 +117,7 @@ class DraftModel(Drafter):
         branch = yield from self._branch(sequence, longest)
         if len(branch):
             return branch
-        plan = self._length.plan(longest)
+        plan = self.length.plan(longest)
         if not plan.num_tokens:
             return Draft(plain_tokens=plan.plain_tokens)
         answer = yield self._call(sequence)._replace(
@@ -157,33 +160,21 @@ class DraftModel(Drafter):
         """
         if self._ahead is None:
             return None
-        plan = self._ahead.plan(self._length.length_ahead)
-        if plan is None or not self.can_draft(sequence) or not self.allows_drafts():
+        plan = self._ahead.plan(self.length.length_ahead)
+        if plan is None or not self.can_draft(sequence) or not self.length.allows_drafts():
             return None
         if (draft.tokens >= self._engine.vocab_size).any():
             return None
         room = self._engine.max_seq_len - len(sequence)
         return self._ahead.start(sequence, draft, plan, self._call(sequence), room)
 
-    def allows_drafts(self) -> bool:
-        """Return whether drafts of any kind, including copies, are worthwhile now."""
-        return self._length.allows_drafts()
-
-    def copy_length(self, copied: Draft) -> int:
-        """Return how many copied tokens to verify (0: call the draft engine instead)."""
-        return self._length.copy_length(copied)
-
-    def observe_copy(self, copied: Draft, num_right: int) -> None:
-        """Learn how many tokens of a copy were right that the target didn't verify."""
-        self._length.observe_copy(copied, num_right)
-
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         if self._ahead is not None:
             self._ahead.verified(draft, num_accepted, seconds)
-        self._length.verified(draft, num_accepted, seconds)
+        self.length.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        self._length.observe_plain_step(num_tokens, seconds)
+        self.length.observe_plain_step(num_tokens, seconds)
 
     def completed(self, sequence: Sequence) -> None:  # noqa: ARG002
         if self._ahead is not None:
@@ -220,7 +211,7 @@ def make(request: Request, context: DrafterContext) -> DraftModel:
     length: FixedLength | AutoLength
     if request.draft_len != AUTO:
         length = FixedLength(request.draft_len)
-    elif lengths_decide_text(request, settings):
+    elif output_depends_on_lengths(request, settings):
         length = FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
     else:
         length = AutoLength(context.draft_planner)

@@ -20,14 +20,14 @@ Proposal = Generator[EngineCall | AwaitAhead, Any, Draft]
 
 
 class DrafterHealth(Protocol):
-    """Health of the draft model, shared by all requests."""
+    """Whether one sequence may call the draft model, and where its failures are reported."""
 
     @property
     def available(self) -> bool:
         """Whether the draft model may be called."""
 
     def failed(self, error: EngineCallError) -> None:
-        """Pause the draft model."""
+        """Pause the draft model for all requests."""
 
     def refused(self, error: EngineRefused) -> None:
         """Log that the draft model rejected one request's call; the engine itself is healthy."""
@@ -36,9 +36,8 @@ class DrafterHealth(Protocol):
 class DrafterContext(NamedTuple):
     """The arguments, besides the request, from which a drafter is created.
 
-    health, draft_planner, ahead_planner: state of the draft model, shared by all requests. own: the
-    drafter's own settings (the defaults in its registry row with the profile's changes), set by
-    `drafter_of`.
+    draft_planner, ahead_planner, pools, translator: shared by all requests. own: the drafter's own
+    settings (the defaults in its registry row with the profile's changes), set by `drafter_of`.
     """
 
     settings: LoopSettings

@@ -35,11 +35,11 @@ class Hybrid(Drafter):
         if not self._draft_model.can_draft(sequence):
             return (yield from self._prompt_lookup.propose(sequence, limit))
         copied = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
-        if wanted := len(copied) and self._draft_model.copy_length(copied):
+        if wanted := len(copied) and self._draft_model.length.copy_length(copied):
             return replace(copied, tokens=copied.tokens[:wanted])
         self._unused, self._unused_at = copied, len(sequence)
         draft = yield from self._draft_model.propose(sequence, limit)
-        if len(draft) or not self._draft_model.allows_drafts():
+        if len(draft) or not self._draft_model.length.allows_drafts():
             return draft
         # A copy may be right soon, so limit the number of tokens that the target decodes alone to
         # 1, 2, 4, 8, ... A match alone doesn't restart this: in text whose copies are wrong
@@ -55,8 +55,9 @@ class Hybrid(Drafter):
         copied = replace(self._unused, tokens=self._unused.tokens[: len(new)])
         self._unused = NO_DRAFT
         if len(copied):
-            num_right = int(np.append(copied.tokens == new, False).argmin())
-            self._draft_model.observe_copy(copied, num_right)
+            right = np.append(copied.tokens == new, False)
+            num_right = int(right.argmin())  # index of the first wrong token
+            self._draft_model.length.observe_copy(copied, num_right)
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
         return self._draft_model.draft_ahead(sequence, draft)

@@ -12,7 +12,7 @@ from tandem.bls.drafters.registry import (
     DrafterName,
 )
 from tandem.bls.effects import Draft
-from tandem.bls.exactness.seeds import lengths_decide_text
+from tandem.bls.exactness.seeds import output_depends_on_lengths
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -50,7 +50,7 @@ class PromptLookup(Drafter):
         # Copies from a pool must not affect the output: a seed would no longer reproduce it, or an
         # acceptance threshold could accept part of another user's answer.
         lossy = request.draft_acceptance_threshold is not None
-        self._copies_from_pool = not lossy and not lengths_decide_text(request, settings)
+        self._copies_from_pool = not lossy and not output_depends_on_lengths(request, settings)
         self._misses = 0  # number of misses in a row
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:

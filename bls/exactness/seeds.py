@@ -46,12 +46,12 @@ def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bo
     return derived_seed(seed, "propose") if use_draft_logits else seed
 
 
-def lengths_decide_text(request: Request, settings: LoopSettings) -> bool:
-    """Return whether a seed reproduces an output only if all calls have the same lengths again.
+def output_depends_on_lengths(request: Request, settings: LoopSettings) -> bool:
+    """Return whether the output for a seed depends on how many tokens each engine call has.
 
     In logits mode, the noise of a token depends on the draft's length. With a new generator per
-    call, it depends on where the call starts. In both cases, lengths must not depend on measured
-    times.
+    call, it depends on where the call starts. In both cases, the client's seed reproduces the
+    output only if no length depends on measured times.
     """
     if request.sampling.greedy or not request.seeded:
         return False

@@ -137,7 +137,7 @@ class ByGuide(Guidance):
         if self._method == "repair":
             return (yield from self._repaired(call))
         tokens = call.draft.tokens
-        if self._masks_of is not None and self._masks_of[0] is tokens:
+        if self._masks_of is not None and self._masks_of[0] is tokens:  # `within` made this array
             masks = self._masks_of[1]
         else:
             masks = self._walk(tokens).masks

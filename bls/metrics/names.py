@@ -84,7 +84,7 @@ KV_RESERVED = METRICS.gauge(
     "Share of the target's KV cache that running sequences reserve. At 1, other sequences wait",
 )
 LOOKUP_POOL_TOKENS = METRICS.gauge(
-    "tandem_lookup_pool_tokens", "Tokens of earlier answers in lookup pools"
+    "tandem_lookup_pool_tokens", "Tokens of earlier outputs in lookup pools"
 )
 OLDEST_DELIVERY = METRICS.gauge(
     "tandem_oldest_untaken_response_seconds",

@@ -29,7 +29,7 @@ from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.draft_health import DraftHealth
+from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
 from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.raw_request import id_of, parameters_of
@@ -67,7 +67,7 @@ class StreamEntry:
             register(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
         self._clients = EngineClients(settings, version_folder)
         draft = self._clients.engines.get("draft")
-        self._health = DraftHealth(draft, settings.drafter_pause)
+        self._health = DraftEngineHealth(draft, settings.drafter_pause)
         model, loop = args["model_name"], index_of_loop(args)
         self._pools = pools_of(settings)
         self._translator = _translator(settings, version_folder)
@@ -145,7 +145,7 @@ class StreamEntry:
             deadline=time.monotonic() + timeout,
             timeout=timeout,
             call_slot=CallSlot(self._clients.calls),
-            slots=self._admission.reserve(len(prompts)),
+            places=self._admission.reserve(len(prompts)),
         )
         self._queue(state, prompts)
         self._remember(id_of(request), state)
@@ -169,7 +169,7 @@ class StreamEntry:
             else:
                 begin()
         except Exception:
-            state.slots.give_back()
+            state.places.give_back()
             raise
 
     def _begin(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
@@ -197,7 +197,7 @@ class StreamEntry:
                 for index, parts in enumerate(zip(requests, matchers, prefixes, strict=True))
             ]
             state.open(sequences)
-            state.slots.enter([sequence.reservation for sequence in sequences])
+            state.places.enter([sequence.reservation for sequence in sequences])
 
     def _sequence(
         self,

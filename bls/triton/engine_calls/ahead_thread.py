@@ -122,7 +122,7 @@ class AheadThread:
             then()
 
     def _leave(self) -> None:
-        """Release this thread's slot. A second call does nothing."""
+        """Let another sequence draft ahead. A second call does nothing."""
         with self._lock:
             left, self._left = self._left, True
         if not left:

@@ -10,8 +10,8 @@ from tandem.bls.triton.background import in_background, log_exception, log_info,
 from tandem.bls.triton.engine_calls.clients import EngineClient
 
 
-class DraftHealth:
-    """Health of the draft engine, shared by all requests.
+class DraftEngineHealth:
+    """The `DrafterHealth` of the draft engine, shared by all requests.
 
     After a failure, probes are sent until one of them succeeds within the timeout of a draft call.
     If the engine's process has died, a probe never returns, so drafts stay off until the server

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tandem.bls.draft_ahead.cost_model import Costs, best_plan, hit_chance, split
 
-LLAMA_70B_1B = Costs(target=(0.0198, 0.0001), step=(0.00109, 0.0000033), way=0.0012)
+LLAMA_70B_1B = Costs(target=(0.0198, 0.0001), step=(0.00109, 0.0000033), overhead=0.0012)
 
 
 def test_likely_outcomes_get_more_branches():
@@ -58,7 +58,7 @@ def test_branches_finish_within_the_time_of_a_verification():
 
 
 def test_a_slow_draft_engine_does_not_benefit_from_drafting_ahead():
-    slow = Costs(target=(0.02, 0.0), step=(0.02, 0.0), way=0.001)
+    slow = Costs(target=(0.02, 0.0), step=(0.02, 0.0), overhead=0.001)
     assert best_plan(slow, 0.3, 8, 128)[0].num_tokens == 1
 
 

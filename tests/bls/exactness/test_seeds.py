@@ -7,7 +7,7 @@ from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.exactness.seeds import (
     derived_seed,
-    lengths_decide_text,
+    output_depends_on_lengths,
     proposal_seed,
     verification_seed,
 )
@@ -76,4 +76,4 @@ def test_a_different_request_seed_changes_the_seed_of_every_call():
     ],
 )
 def test_seeded_output_that_depends_on_draft_lengths_is_detected(request_, settings, decide):
-    assert lengths_decide_text(request_, settings) == decide
+    assert output_depends_on_lengths(request_, settings) == decide

@@ -13,7 +13,7 @@ from tandem.bls.triton.background import in_background
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.engine_calls.draft_health import DraftHealth
+from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
 from tandem.bls.triton.forward import ForwardEntry
 from tandem.bls.triton.responses.sender import Sender
 
@@ -154,7 +154,7 @@ def test_a_thread_that_cannot_start_releases_its_slot(threads):
 
 
 def test_drafts_are_not_paused_if_no_probe_thread_can_start(threads):
-    health = DraftHealth(object(), 1e6)  # the probe sleeps during the whole test
+    health = DraftEngineHealth(object(), 1e6)  # the probe sleeps during the whole test
     threads.left = 0
     health.failed(EngineCallError("draft", "it fell over"))
     assert health.available

@@ -8,7 +8,7 @@ from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.triton.engine_calls import draft_health as module
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.clients import EngineClient
-from tandem.bls.triton.engine_calls.draft_health import DraftHealth
+from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
 
 FAILED = EngineCallError("draft", "it fell over")
 
@@ -23,7 +23,7 @@ def probes(monkeypatch):
 
 @pytest.fixture
 def health():
-    return DraftHealth(EngineClient("draft", SETTINGS.draft, SETTINGS, Calls()), pause=0)
+    return DraftEngineHealth(EngineClient("draft", SETTINGS.draft, SETTINGS, Calls()), pause=0)
 
 
 def test_repeated_failures_are_logged_and_probed_once(health, probes, pb):
