@@ -115,17 +115,6 @@ def test_images_run_as_a_non_root_user_and_expose_their_ports(name):
     assert arguments_of(final, "EXPOSE") == ["8000 8001 8002" + gateway]
 
 
-def test_the_image_contains_only_the_repository_and_the_health_probe():
-    render, _, final = read("Dockerfile")
-    assert arguments_of(final, "COPY") == [
-        "--from=render /repository /repository",
-        f"{PROBE} /health.py",
-    ]
-    assert arguments_of(final, "ADD") == arguments_of(final, "RUN") == []
-    assert arguments_of(final, "FROM") == ["${BASE}"]
-    assert "AS render" in arguments_of(render, "FROM")[0]
-
-
 def test_the_gateway_image_includes_the_tokenizer_of_the_profile():
     render, gateway, _ = read("Dockerfile")
     assert "AS gateway" in arguments_of(gateway, "FROM")[0]
@@ -237,26 +226,3 @@ def test_compose_mounts_only_files_that_exist():
     for override in ("compose.yaml", "deploy/compose.gpu.yaml"):
         build = yaml.safe_load((ROOT / override).read_text())["services"]["server"]["build"]
         assert (ROOT / build["dockerfile"]).is_file()
-
-
-def test_compose_publishes_the_gateways_port():
-    server = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["server"]
-    more = yaml.safe_load((ROOT / "deploy" / "compose.gpu.yaml").read_text())["services"]
-    added = more["gateway"]
-    assert "AS " + added["build"]["target"] in arguments_of(read("Dockerfile")[1], "FROM")[0]
-    assert added["network_mode"] == "service:server"
-    assert "127.0.0.1:8080:8080" in server["ports"]
-
-
-def test_prometheus_scrapes_server_and_gateway_and_grafana_reads_prometheus():
-    deploy = ROOT / "deploy"
-    scraped = yaml.safe_load((deploy / "prometheus" / "prometheus.yml").read_text())
-    targets = [scrape["static_configs"] for scrape in scraped["scrape_configs"]]
-    assert targets == [[{"targets": ["server:8002"]}], [{"targets": ["server:8080"]}]]
-    provisioning = deploy / "grafana" / "provisioning"
-    source = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())
-    assert source["datasources"][0]["url"] == "http://prometheus:9090"
-    boards = yaml.safe_load((provisioning / "dashboards" / "tandem.yaml").read_text())
-    folder = boards["providers"][0]["options"]["path"]
-    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
-    assert f"./deploy/grafana:{folder}:ro" in compose["services"]["grafana"]["volumes"]

@@ -133,22 +133,6 @@ def test_speculative_config_becomes_the_class_of_its_decoding_type(start, packag
     assert llm(package).arguments["max_seq_len"] == 256 + 3
 
 
-def test_decoding_types_can_be_spelled_as_in_nvidias_docs(start, package):
-    start(**{name: text.replace("_T", "T") for name, text in DRAFT.items()})
-    made = llm(package).arguments["speculative_config"]
-    assert isinstance(made, package.llmapi.llm_args.DraftTargetDecodingConfig)
-
-
-def test_advanced_sampling_is_enabled_for_sampled_requests(start, package):
-    start(**DRAFT)
-    assert llm(package).arguments["speculative_config"].allow_advanced_sampling
-
-
-def test_decoding_type_auto_needs_no_draft_length(start, package):
-    start(speculative_config='{"decoding_type": "AUTO"}')
-    assert llm(package).arguments["max_seq_len"] == 256 + 5
-
-
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -239,14 +223,6 @@ def test_cuda_graphs_are_off_in_versions_whose_graphs_ignore_adapters(start, pac
         start(**adapters, llm_args='{"cuda_graph_config": {"max_batch_size": 8}}')
 
 
-@pytest.mark.usefixtures("newer")
-def test_cuda_graphs_stay_on_in_versions_whose_graphs_apply_adapters(start, package, adapters):
-    start(**adapters)
-    assert "cuda_graph_config" not in llm(package).arguments
-    start(**adapters, llm_args='{"cuda_graph_config": {"max_batch_size": 8}}')
-    assert llm(package).arguments["cuda_graph_config"] == {"max_batch_size": 8}
-
-
 def test_speculation_with_adapters_is_rejected_in_version_1_2_1(start, adapters):
     reason = r"1\.2\.1 can't combine adapters with speculation; install 1\.3\.0rc15 or later"
     with pytest.raises(LoadError, match=reason):
@@ -307,15 +283,6 @@ def test_a_call_returns_the_complete_output(start, speculation, streaming):
     assert [answer.first for answer in outcome.answers][1:] == [False] * (len(outcome.answers) - 1)
 
 
-def test_capabilities_report_whether_the_engine_drafts_by_itself(start):
-    control, speculative = start(), start(**LOOKUP)
-    assert not control.engine.capabilities.drafts_itself
-    assert speculative.engine.capabilities.drafts_itself
-    for engine in (control.engine, speculative.engine):
-        assert not engine.capabilities.verifies_drafts
-        assert not engine.capabilities.keyed_randomness
-
-
 def test_usage_equals_the_statistics_of_tensorrt_llm(looker):
     looker.call(CYCLE, 1)  # so that the next call reuses blocks
     usage = looker.call(CYCLE, 41, return_perf_metrics=True, arrival_time_ns=10**18).last.usage
@@ -326,26 +293,11 @@ def test_usage_equals_the_statistics_of_tensorrt_llm(looker):
     assert looker.engine.computed_tokens == 2 * len(CYCLE) + 1 + 41
 
 
-def test_statistics_are_missing_if_not_requested(looker):
-    usage = looker.call(CYCLE, 10).last.usage
-    assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
-
-
-def test_end_id_minus_one_is_sent_if_a_call_has_none(looker, package):
-    looker.call(CYCLE, 3)
-    assert llm(package).results[-1].sampling_params.end_id == -1
-
-
 @pytest.mark.parametrize("streaming", [True, False])
 def test_an_end_id_ends_the_output_and_is_omitted(looker, streaming):
     outcome = looker.call([4, 5], 20, end_id=END, streaming=streaming)
     assert outcome.tokens == [6, 0]
     assert outcome.last.final
-
-
-def test_output_has_at_least_min_tokens(looker):
-    sampling = SamplingParams(top_k=1, min_tokens=5)
-    assert len(looker.tokens([4, 5], 20, end_id=END, sampling=sampling)) >= 5
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -425,13 +377,6 @@ def test_penalties_work_if_the_tensorrt_llm_version_applies_them(
             engine.start(CYCLE, 3, sampling=sampling)
 
 
-def test_embedding_bias_is_passed_on(looker, package):
-    bias = np.linspace(-1, 1, VOCAB, dtype=np.float32)
-    looker.call(CYCLE, 3, sampling=SamplingParams(top_k=1, embedding_bias=bias))
-    received_bias = llm(package).results[-1].sampling_params.embedding_bias
-    assert received_bias.tolist() == bias.tolist()
-
-
 @pytest.mark.parametrize("bias", [None, np.zeros(VOCAB, np.float32)])
 def test_a_bad_word_of_one_token_is_banned_by_bias(looker, bias):
     sampling = SamplingParams(top_k=1, bad_words=Words.of((33,), (28,)), embedding_bias=bias)
@@ -443,13 +388,6 @@ def test_log_probs_line_up_with_the_tokens(looker):
     outcome = looker.call([4, 5], 20, end_id=END, return_log_probs=True)
     assert outcome.last.log_probs.tolist() == [-0.5, -0.5]
     assert outcome.last.cum_log_prob == -1
-
-
-def test_missing_log_probs_fail_the_call(looker, package):
-    pending = looker.start(CYCLE, 200, return_log_probs=True, streaming=True)
-    pending.next()
-    llm(package).results[-1].sampling_params.logprobs = None  # so none are returned
-    assert "didn't return a log-probability" in pending.wait().error
 
 
 def test_calls_run_concurrently(looker):
@@ -471,13 +409,6 @@ def test_a_stopped_call_ends_immediately_and_is_aborted(looker, package):
     assert text == said_after(CYCLE[-1], len(text))
     assert [result.aborted() for result in llm(package).results] == [False, True]
     assert len(other.wait().tokens) == 60
-
-
-def test_a_stop_right_after_the_start_ends_a_call(looker):
-    pending = looker.start(CYCLE, 200, request_id="gone")
-    looker.engine.stop("gone")
-    assert len(pending.wait().tokens) < 200
-    looker.engine.stop("nobody")
 
 
 def test_a_request_aborted_by_tensorrt_llm_fails(looker, package):
@@ -538,11 +469,6 @@ def test_closing_fails_running_calls_and_ends_the_llm(start, package):
 def test_unsupported_inputs_are_rejected(looker, name, asked):
     with pytest.raises(RequestError, match=name):
         looker.start(**{"ids": CYCLE, "new": 3, **asked})
-
-
-def test_masks_are_rejected_without_speculation(start):
-    with pytest.raises(RequestError, match="token_masks isn't supported by this engine"):
-        start().start(CYCLE, 3, token_masks=np.full((3, 5), -1, np.int32))
 
 
 def test_a_failed_start_is_reported_in_one_line(start, tmp_path):

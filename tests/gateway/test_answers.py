@@ -63,11 +63,6 @@ async def test_a_chat_can_be_streamed(post):
     assert "usage" not in first
 
 
-async def test_a_completion_can_be_streamed(post):
-    response = await post("/v1/completions", {**PROMPT, "stream": True})
-    assert [event["choices"][0]["text"] for event in events(response)] == ["Hel", "lo"]
-
-
 async def test_a_stream_ends_with_usage_on_request(post):
     """In the other chunks, usage is null, as in OpenAI's API."""
     body = {**PROMPT, "stream": True, "stream_options": {"include_usage": True}}
@@ -182,24 +177,6 @@ async def test_token_details_match_text_that_a_stop_string_cuts(post, triton):
     assert await details_of(post, triton, cut) == [[(65, "ab"), (66, "c")]]
     unfinished = cut._replace(text="ab\ufffd", extras=origins((1, "plain", 2), (2, "plain", 0)))
     assert await details_of(post, triton, unfinished) == [[(65, "ab"), (66, "\ufffd")]]
-
-
-async def test_token_details_are_available_without_streaming(post, triton):
-    answer = (await post("/v1/completions", {**PROMPT, "return_token_details": True})).json()
-    details = answer["choices"][0]["token_details"]
-    assert [(token["text"], token["round"], token["kind"]) for token in details] == [
-        *(("H", 1, "accepted"), ("el", 1, "correction")),
-        *(("l", 2, "accepted"), ("o", 2, "correction")),
-    ]
-    assert not triton.asked[0]["stream"]
-
-
-async def test_a_response_without_drafts_contains_statistics(post, triton):
-    figures = {**statistics(0, drafted=0), "num_spec_steps": 0, "acceptance_histogram": []}
-    triton.script = lambda _: [HELLO[-1]._replace(statistics=figures)]
-    got = (await post("/v1/completions", PROMPT)).json()["metrics"]["speculative_decoding"]
-    assert got["draft_acceptance_rate"] == 0
-    assert got["mean_acceptance_length"] == 1
 
 
 async def test_the_model_list_contains_tandems_entries(client):

@@ -56,18 +56,6 @@ def test_chunks_are_sent_without_waiting_for_acknowledgments(port, monkeypatch):
     assert at_once == [1]
 
 
-def test_many_disconnects_leave_no_running_requests(port, triton):
-    triton.script = lambda _: [HELLO[0], FOREVER]
-    with contextlib.ExitStack() as clients:
-        for _ in range(60):
-            clients.enter_context(request(port, stream=True))
-        assert eventually(lambda: triton.running == 60)
-    assert eventually(lambda: triton.left == 60)
-    with request(port) as connection:
-        triton.script = lambda _: HELLO
-        assert connection.getresponse().status == 200
-
-
 def test_a_client_that_stops_reading_is_disconnected(port, triton, monkeypatch, caplog):
     monkeypatch.setattr("tandem.gateway.answers.generation.SECONDS_TO_SEND", 0.2)
     chunk = ResponseChunk("x" * BYTES, [70], 1, 0, 0)

@@ -1,7 +1,6 @@
 """The gateway returns log-probabilities in OpenAI's format."""
 
 import threading
-from functools import partial
 
 import pytest
 import tokenizer_kinds
@@ -20,7 +19,7 @@ from tandem.gateway.protocol.requests import CompletionRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
-from .conftest import DEMO, events, loaded_tokenizer
+from .conftest import DEMO, loaded_tokenizer
 
 pytestmark = pytest.mark.anyio
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -119,71 +118,6 @@ async def test_tokens_of_one_character_have_the_same_offset(ask, triton, tokeniz
     assert answer["choices"][0]["text"] == text + "():\n"
     offsets = answer["choices"][0]["logprobs"]["text_offset"]
     assert offsets == [0, 1, 2, 2, 2, 2, 3, 5, 8]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_character_split_between_prompt_and_answer_is_complete(
-    post, triton, tokenizer_folder, stream
-):
-    smile = loaded_tokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
-    assert len(smile) == 4
-    lengths = {entry.OUTPUT_TEXT_LENGTHS: [0, 1], entry.OUTPUT_LOG_PROBS: [-1.0, -2.0]}
-    got = lengths | {entry.PROMPT_LOG_PROBS: [0.0, -1.5, -2.5]}
-    answer = ResponseChunk("\U0001f642", smile[2:], 1, 0, 0, "length", statistics(0), got)
-    triton.script = lambda _: [answer]
-    body = {"prompt": [PROMPT[0], *smile[:2]], "echo": True, "logprobs": 0, "stream": stream}
-    response = await post("/v1/completions", body)
-    [got] = events(response) if stream else [response.json()]
-    choice = got["choices"][0]
-    assert choice["text"] == "def\U0001f642"
-    assert choice["logprobs"]["text_offset"] == [0, 3, 3, 3, 3]
-    assert not triton.asked[0]["exclude_input_in_output"]
-
-
-async def test_an_echoed_prompt_ends_with_its_incomplete_character(ask, triton, tokenizer_folder):
-    smile = loaded_tokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
-    answer = await ask(prompt=[PROMPT[0], *smile[:2]], echo=True, max_tokens=0)
-    assert answer["choices"][0]["text"] == "def\ufffd"
-
-
-@pytest.mark.parametrize("cut", [("3, 1", " 2, "), (", 3, 1", " 2")])
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-async def test_log_probs_end_where_a_stop_string_cuts_the_text(post, triton, path, stream, cut):
-    """Each choice has the tokens of its text. The last token is cut like the text."""
-    stop, text = cut
-    pieces = [" 2", ",", " 3", ",", " 1"]
-    encode = partial(loaded_tokenizer(DEMO).encode, add_special_tokens=False)
-    tokens = [encode(piece)[0] for piece in pieces]
-
-    def chunk(text, begin, end, **last):
-        lengths = {entry.OUTPUT_TEXT_LENGTHS: [len(piece) for piece in pieces[begin:end]]}
-        values = {entry.OUTPUT_LOG_PROBS: [-1.0] * (end - begin)}
-        likely = {
-            entry.OUTPUT_TOP_IDS: [[token] for token in tokens[begin:end]],
-            entry.OUTPUT_TOP_LOG_PROBS: [[-1.0]] * (end - begin),
-        }
-        return ResponseChunk(text, tokens[begin:end], 1, 0, 0, extras=lengths | values | likely)
-
-    end = chunk(text[2:], 2, 5)._replace(finish_reason="stop", statistics=statistics(0))
-    triton.script = lambda _: [chunk(text[:2], 0, 2), end]
-    asked = {"logprobs": 1, "prompt": "x"}
-    if "chat" in path:
-        asked = {**CHAT, "logprobs": True, "top_logprobs": 1}
-    response = await post(path, {**asked, "stream": stream, "stop": stop, "n": 2})
-    assert response.status_code == 200, response.text
-    got = events(response) if stream else [response.json()]
-    for number in range(2):
-        choices = [c for event in got for c in event["choices"] if c["index"] == number]
-        assert "".join(names_in(choice) for choice in choices) == text
-        offsets = [o for c in choices for o in c["logprobs"].get("text_offset", ())]
-        assert all(offset < len(text) for offset in offsets)
-
-
-def names_in(choice):
-    """Return the joined tokens of a choice's log-probabilities."""
-    got = choice["logprobs"]
-    return "".join(got["tokens"] if "tokens" in got else [t["token"] for t in got["content"]])
 
 
 async def test_a_special_token_at_the_end_has_a_log_prob(ask, triton):
@@ -299,30 +233,6 @@ async def test_max_tokens_0_with_echo_returns_only_the_prompt(ask, triton):
     assert choice["logprobs"]["token_logprobs"] == [None, -1.5, -2.5]
     assert answer["usage"]["completion_tokens"] == 0
     assert triton.asked[0]["max_tokens"] == 1
-
-
-async def test_each_chunk_contains_the_log_probs_of_its_tokens(post, triton):
-    halves = [
-        ANSWER._replace(
-            text="():",
-            tokens=NEW[:1],
-            finish_reason=None,
-            statistics=None,
-            extras={k: v if k.startswith("prompt") else v[:1] for k, v in ANSWER.extras.items()},
-        ),
-        ANSWER._replace(
-            text="\n",
-            tokens=NEW[1:],
-            extras={k: v[1:] for k, v in ANSWER.extras.items() if not k.startswith("prompt")},
-        ),
-    ]
-    triton.script = lambda _: halves
-    body = {"prompt": PROMPT, "echo": True, "logprobs": 1, "stream": True}
-    first, second = events(await post("/v1/completions", body))
-    assert first["choices"][0]["text"] == "def main():"
-    assert first["choices"][0]["logprobs"]["tokens"] == ["def", " ma", "in", "():"]
-    assert second["choices"][0]["logprobs"]["tokens"] == ["\n"]
-    assert second["choices"][0]["logprobs"]["text_offset"] == [11]
 
 
 async def test_top_logprobs_without_logprobs_is_rejected(post):

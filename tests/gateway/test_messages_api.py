@@ -55,14 +55,6 @@ def events(response):
     return found
 
 
-async def test_without_streaming_the_response_is_one_message(post):
-    answer = parsed("Message", (await post(PATH, HI)).json())
-    assert [block.text for block in answer.content] == ["Hello"]
-    assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
-    assert answer.usage.output_tokens == 4
-    assert answer.metrics["speculative_decoding"]["num_draft_tokens"] == 8
-
-
 @pytest.mark.parametrize(
     ("chunks", "given", "reason"),
     [
@@ -151,13 +143,6 @@ async def test_consecutive_messages_of_one_role_are_one_turn(post, triton):
     assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
 
 
-@pytest.mark.parametrize("system", ["", []])
-async def test_an_empty_system_message_is_omitted(post, triton, system):
-    await post(PATH, HI | {"system": system})
-    await post(PATH, HI)
-    assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
-
-
 async def test_a_final_assistant_message_is_continued(post, triton):
     begun = {"role": "assistant", "content": "Once upon"}
     await post(PATH, HI | {"messages": [USER, begun]})
@@ -219,7 +204,6 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
     [
         ({"max_tokens": None}, 400, "invalid_request_error", "max_tokens is missing"),
         ({"model": "claude"}, 404, "not_found_error", "model 'claude' isn't served"),
-        ({"messages": []}, 400, "invalid_request_error", "must have at least 1 item"),
         (
             {"messages": [{"role": "user", "content": [IMAGE]}]},
             400,
@@ -238,15 +222,12 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
             "invalid_request_error",
             "send tool_choice.disable_parallel_tool_use",
         ),
-        ({"stop": "x"}, 400, "invalid_request_error", "send stop_sequences"),
-        ({"stop_sequences": "x"}, 400, "invalid_request_error", "must be a list"),
         (
             {"tools": [{"type": "bash_20250124", "name": "bash"}]},
             400,
             "invalid_request_error",
             "tools[0].type",
         ),
-        ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice needs tools"),
         # If Claude Code finds these words, it compacts the chat or retries with fewer tokens.
         (
             {"max_tokens": 10**6},

@@ -121,12 +121,6 @@ async def test_effort_and_verbosity_reach_the_chat_template(post, prompt_of, tem
     assert await prompt_of() == f"<user>hi</><assistant>{got}"
 
 
-@pytest.mark.parametrize("given", [{"reasoning_effort": "high"}, {"verbosity": "low"}])
-async def test_templates_can_ignore_effort_and_verbosity(ask, prompt_of, given):
-    await ask(CHATS, **given)
-    assert await prompt_of() == "user: hi\nassistant:"
-
-
 @pytest.mark.parametrize(
     ("given", "kind", "text"),
     [
@@ -144,28 +138,6 @@ async def test_guides_of_llama_cpp_clients_are_accepted(ask, path, given, kind, 
     assert asked["guided_decoding_guide_type"] == kind
     guide = asked["guided_decoding_guide"]
     assert (json.loads(guide) if kind == "json_schema" else guide) == text
-
-
-@pytest.mark.parametrize(
-    ("given", "param"),
-    [
-        ({"json_schema": SCHEMA, "grammar": GBNF}, "grammar"),
-        ({"json_schema": "a"}, "json_schema"),
-        ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
-        (
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "schema": SCHEMA,
-                    "json_schema": {"schema": SCHEMA},
-                }
-            },
-            "response_format.schema",
-        ),
-    ],
-)
-async def test_conflicting_schemas_are_rejected(refused, given, param):
-    assert (await refused(CHATS, **given))["param"] == param
 
 
 async def test_a_completion_returns_token_ids_on_request(ask):
@@ -261,13 +233,6 @@ async def test_a_chat_returns_prompt_log_probs_on_request(ask, triton, rated, tm
     assert "prompt_logprobs" not in answer["choices"][0]
 
 
-@pytest.mark.parametrize("path", BODIES)
-async def test_prompt_logprobs_with_stream_is_rejected(refused, path):
-    error = await refused(path, prompt_logprobs=1, stream=True)
-    assert error["param"] == "prompt_logprobs"
-    assert "stream" in error["message"]
-
-
 PREFILLED = {"messages": [USER, {"role": "assistant", "content": "Well, "}]}
 CONTINUED = PREFILLED | {"continue_final_message": True}
 
@@ -289,13 +254,6 @@ async def test_a_last_message_with_a_special_token_can_be_continued(ask, prompt_
 async def test_add_generation_prompt_false_ends_the_prompt_after_the_message(ask, prompt_of):
     await ask(CHATS, add_generation_prompt=False)
     assert await prompt_of() == "user: hi\n"
-
-
-async def test_tokenize_renders_a_chat_like_the_chat_endpoint(client):
-    async with client() as opened:
-        ids = (await opened.post("/tokenize", json=CONTINUED)).json()["tokens"]
-        text = (await opened.post("/detokenize", json={"tokens": ids})).json()["prompt"]
-    assert text == "user: hi\nassistant: Well, "
 
 
 async def test_continue_final_message_conflicts_with_add_generation_prompt(refused):
@@ -325,10 +283,3 @@ async def test_an_echo_returns_the_continued_message_and_the_answer(ask, body, t
     assert answer["choices"][0]["message"]["content"] == text
     chunks, _ = await ask(CHATS, **body, echo=True, stream=True)
     assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == text
-
-
-@pytest.mark.usefixtures("rated")
-async def test_an_echo_of_a_chat_has_no_log_probs(ask):
-    answer, asked = await ask(CHATS, **CONTINUED, echo=True, logprobs=True)
-    assert len(answer["choices"][0]["logprobs"]["content"]) == len(NEW)
-    assert "return_prompt_log_probs" not in asked

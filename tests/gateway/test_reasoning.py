@@ -90,13 +90,6 @@ async def test_a_message_contains_reasoning_in_a_separate_field(chat):
 
 
 @pytest.mark.anyio
-async def test_incomplete_reasoning_has_no_content(chat):
-    choice = (await chat("<think>We", finish_reason="length")).json()["choices"][0]
-    assert choice["message"]["reasoning_content"] == "We"
-    assert choice["message"]["content"] is None
-
-
-@pytest.mark.anyio
 async def test_a_stream_sends_reasoning_first(chat):
     chunks = events(await chat("<think>We", "ll.</think> Y", "es.", stream=True))
     assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
@@ -114,12 +107,6 @@ def test_reasoning_can_be_sent_back_in_either_field(name):
         "content": "Yes.",
         "reasoning_content": "Well.",
     }
-
-
-@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_an_answer_with_only_reasoning_can_be_sent_back(name):
-    message = Message.model_validate({"role": "assistant", "content": None, name: "We"})
-    assert message.for_template == {"role": "assistant", "content": "", "reasoning_content": "We"}
 
 
 @pytest.mark.anyio

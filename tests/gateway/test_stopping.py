@@ -155,21 +155,6 @@ def test_a_second_interrupt_stops_immediately(tokenizer_folder):
     assert last["error"]["code"] == "gateway_stopped"
 
 
-@pytest.mark.anyio
-async def test_cancellations_outside_a_shutdown_are_propagated():
-    running_requests = RunningRequests()
-
-    async def work():
-        with running_requests.track():
-            await asyncio.Event().wait()
-
-    working = asyncio.create_task(work())
-    await asyncio.sleep(0)
-    working.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await working
-
-
 class Paused(ScriptedTriton):
     """A fake Triton that ends answers only after ``may_end`` is set."""
 

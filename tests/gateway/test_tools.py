@@ -1,6 +1,5 @@
 """Chats support tools in prompts and tool calls in responses."""
 
-import json
 from pathlib import Path
 
 import openai
@@ -153,12 +152,6 @@ async def prompt_of(client, **given):
 
 
 @pytest.mark.anyio
-async def test_tools_are_in_the_prompt(client):
-    assert json.dumps(TOOL) in await prompt_of(client, tools=[TOOL])
-    assert "functions" not in await prompt_of(client)
-
-
-@pytest.mark.anyio
 async def test_tool_choice_none_hides_the_tools(chat, triton, client):
     choice = (await chat("".join(CALLS), tool_choice="none")).json()["choices"][0]
     assert choice["message"]["content"] == "".join(CALLS)
@@ -247,28 +240,6 @@ class Weather(BaseModel):
     """The arguments of a tool, as an application declares them."""
 
     city: str
-
-
-def test_openais_client_reads_tool_calls(openai_client, writes):
-    function = {"name": "weather", "parameters": Weather.model_json_schema()}
-    asked = {
-        "model": "bls_stream",
-        "messages": [USER],
-        "tools": [{"type": "function", "function": function}],
-    }
-    text = 'So:\n<tool_call>\n{"name": "weather", "arguments": {"city": "K\u00f6ln"}}\n</tool_call>'
-    writes(*text)
-    with openai_client(chat_template=TEMPLATE) as client:
-        with client.chat.completions.stream(**asked) as stream:
-            streamed = stream.get_final_completion().choices[0]
-        writes(text)
-        whole = client.chat.completions.create(**asked).choices[0]
-    for choice in (streamed, whole):
-        assert choice.finish_reason == "tool_calls"
-        assert choice.message.content == "So:"
-        [call] = choice.message.tool_calls
-        assert call.function.name == "weather"
-        assert Weather.model_validate_json(call.function.arguments).city == "K\u00f6ln"
 
 
 class Sum(BaseModel):

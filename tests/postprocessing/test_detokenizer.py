@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_kinds import KINDS, byte_fallback, byte_level, metaspace
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models
 
-from tandem.postprocessing.detokenizer import _byte_letters, chunk, make_detokenizer
+from tandem.postprocessing.detokenizer import chunk, make_detokenizer
 from tandem.preprocessing.errors import TokenizerError
 
 # Starts, middles and ends of characters, the three bytes of U+FFFD, and invalid bytes
@@ -96,40 +96,9 @@ def test_chunks_of_valid_text_have_no_replacement_character(kind, text, cuts):
     assert "\ufffd" not in "".join(chunks)
 
 
-def test_byte_level_letters_map_to_bytes_as_in_the_library():
-    library = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    byte_of = _byte_letters()
-    for code in (*range(0x800), 0xFFFF, 0x10FFFF, *range(0x1000, 0xD000, 0x1000)):
-        ((letters, _),) = library.pre_tokenize_str(chr(code))
-        assert bytes(map(byte_of.__getitem__, letters)) == chr(code).encode()
-    assert byte_of.keys() == set(library.alphabet())
-    assert sorted(byte_of.values()) == list(range(256))
-
-
 def test_a_character_of_several_ids_is_withheld_until_it_is_complete():
     emoji = byte_ids(*"😀".encode())
     assert stream(detokenizer_of("byte_level"), [[i] for i in emoji]) == ["", "", "", "😀", ""]
-
-
-def test_an_unfinished_character_is_sent_at_the_end():
-    rounds = [byte_ids(0x41, 0xF0), byte_ids(0x9F)]
-    assert stream(detokenizer_of("byte_level"), rounds) == ["A", "", "\ufffd"]
-
-
-def test_a_replacement_character_from_the_model_is_sent_immediately():
-    rounds = [byte_ids(0xEF, 0xBF, 0xBD), byte_ids(0x41)]
-    assert stream(detokenizer_of("byte_level"), rounds) == ["\ufffd", "A", ""]
-
-
-def test_an_invalid_byte_is_sent_immediately():
-    rounds = [byte_ids(0xFF), byte_ids(0x80), byte_ids(0x41)]
-    assert stream(detokenizer_of("byte_level"), rounds) == ["\ufffd", "\ufffd", "A", ""]
-
-
-def test_a_skipped_special_token_does_not_split_a_character():
-    (end,) = byte_level().encode("</s>").ids
-    rounds = [byte_ids(0xE2, 0x82), [end], byte_ids(0xAC)]
-    assert stream(detokenizer_of("byte_level"), rounds) == ["", "", "€", ""]
 
 
 def test_byte_tokens_are_withheld_until_their_text_is_final():
@@ -142,16 +111,6 @@ def test_byte_tokens_are_withheld_until_their_text_is_final():
         "\ufffd" * 4 + "o",
         "",
     ]
-
-
-def test_a_visible_special_token_ends_a_sequence_of_byte_tokens():
-    ids = [
-        byte_fallback().token_to_id("o"),
-        *fallback_ids(0xFF),
-        byte_fallback().token_to_id("</s>"),
-    ]
-    assert detokenizer_of("byte_fallback", skip=False).complete(ids).endswith("</s>")
-    assert detokenizer_of("byte_fallback", skip=True).complete(ids) == "o"
 
 
 @pytest.mark.parametrize("make", [byte_fallback, metaspace])

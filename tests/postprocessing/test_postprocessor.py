@@ -1,7 +1,5 @@
 """`postprocessing` converts tensors of ids to text."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tokenizer_kinds import byte_level, write
@@ -74,14 +72,6 @@ def test_each_prompt_has_its_own_context_length(postprocessor):
     assert texts == [b"The dog", b"The dog", b"", b""]
 
 
-def test_context_length_0_withholds_unfinished_characters(postprocessor):
-    assert output(postprocessor, [[EMOJI]], [[2]], [0]) == [b""]
-
-
-def test_an_empty_sequence_has_an_empty_text(postprocessor):
-    assert output(postprocessor, np.empty((1, 1, 0)), [[0]]) == [b""]
-
-
 def test_only_requested_outputs_are_computed(postprocessor):
     assert postprocessor.answer(request([[HELLO]], [[1]]), []) == {}
 
@@ -117,13 +107,6 @@ def test_the_error_names_a_missing_tensor(postprocessor, name):
         postprocessor.answer(inputs, [tensors.OUTPUT])
 
 
-def test_the_tokenizer_folder_can_be_an_absolute_path(tmp_path):
-    folder = write(byte_level(), tmp_path / "elsewhere")
-    settings = DetokenizerSettings(str(folder), skip_special_tokens=True)
-    loaded = Postprocessor.load(settings, Path("/nowhere"))
-    assert output(loaded, [[HELLO]], [[len(HELLO)]]) == [b"The dog"]
-
-
 def test_a_sequence_with_too_many_ids_is_rejected():
     short = Postprocessor(make_detokenizer(byte_level(), skip_special_tokens=True), max_seq_len=4)
     inputs = {
@@ -150,9 +133,3 @@ def test_text_lengths_count_the_characters_completed_by_each_id(postprocessor):
         text = output(postprocessor, [[window]], [[len(window)]], [context])[0].decode()
         assert text_lengths == [whole[context:]]
         assert sum(text_lengths[0]) == len(text)
-
-
-def test_text_lengths_are_computed_on_request_and_padded(postprocessor):
-    assert set(postprocessor.answer(request([[HELLO]], [[1]]), [tensors.OUTPUT])) == {"OUTPUT"}
-    text_lengths = lengths(postprocessor, [[HELLO], [HELLO]], [[1], [2]], [0, 0])
-    assert [row[1] for row in text_lengths] == [0, len(byte_level().decode([HELLO[1]]))]

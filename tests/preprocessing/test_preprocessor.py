@@ -66,45 +66,10 @@ def test_predictions_get_no_special_tokens_and_are_padded_separately(preprocesso
     assert outputs[tensors.PREDICTION_IDS].tolist() == [long, [-1] * len(long)]
 
 
-def test_padding_uses_the_prompts_pad_id(preprocessor):
-    pads = np.array([[3], [4]], np.int32)
-    outputs = preprocessor.answer(request(b"The dog", b"", PAD_ID=pads), [tensors.INPUT_ID])
-    assert set(outputs[tensors.INPUT_ID][1].tolist()) == {4}
-
-
-def test_an_empty_prompt_has_no_ids(preprocessor):
-    outputs = preprocessor.answer(request(b""), [tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN])
-    assert outputs[tensors.INPUT_ID].shape == (1, 0)
-    assert outputs[tensors.REQUEST_INPUT_LEN].tolist() == [[0]]
-
-
 def test_only_requested_outputs_are_computed(preprocessor):
     assert list(preprocessor.answer(request(b"a"), [tensors.REQUEST_INPUT_LEN])) == [
         tensors.REQUEST_INPUT_LEN
     ]
-
-
-def test_word_lists_have_width_0_if_no_words_are_given(preprocessor):
-    outputs = preprocessor.answer(request(b"a", b"b"), tensors.OUTPUTS)
-    shapes = {name: array.shape for name, array in outputs.items()}
-    assert shapes[tensors.BAD_WORDS_IDS] == (2, 2, 0)
-    assert shapes[tensors.STOP_WORDS_IDS] == (2, 2, 0)
-    assert shapes[tensors.EMBEDDING_BIAS] == (2, 0)
-
-
-def test_every_output_has_the_declared_type(preprocessor):
-    types = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64}
-    declared = {str(tensor): tensor.dtype for tensor in tensors.OUTPUTS}
-    given = request(
-        b"a",
-        BAD_WORDS_DICT=strings([b"dog"]),
-        STOP_WORDS_DICT=strings([b"fox"]),
-        EMBEDDING_BIAS_WORDS=strings([b"dog"]),
-        EMBEDDING_BIAS_WEIGHTS=np.array([[1.5]], np.float32),
-        PROMPT_TABLE_EXTRA_ID=np.array([[1]], np.uint64),
-    )
-    for name, array in preprocessor.answer(given, tensors.OUTPUTS).items():
-        assert array.dtype == types[declared[name]], name
 
 
 def test_words_are_encoded_as_word_lists_and_a_bias(preprocessor):
@@ -122,12 +87,6 @@ def test_words_are_encoded_as_word_lists_and_a_bias(preprocessor):
     assert outputs[tensors.STOP_WORDS_IDS][0, 0].tolist() == ids("fox")
     assert outputs[tensors.EMBEDDING_BIAS].shape == (1, WIDTH)
     assert set(np.flatnonzero(outputs[tensors.EMBEDDING_BIAS][0])) == set(ids("lazy"))
-
-
-def test_end_and_pad_ids_default_to_the_deployments(preprocessor):
-    outputs = preprocessor.answer(request(b"a", b"b"), [tensors.OUT_END_ID, tensors.OUT_PAD_ID])
-    assert outputs[tensors.OUT_END_ID].tolist() == [[2], [2]]
-    assert outputs[tensors.OUT_PAD_ID].tolist() == [[7], [7]]
 
 
 def test_ids_and_output_lengths_of_the_request_are_passed_on(preprocessor):
@@ -214,17 +173,6 @@ def test_any_text_is_unchanged_after_encoding_and_decoding(kind, prompts):
     ]
 
 
-def test_the_tokenizer_folder_is_relative_to_the_version_folder(tmp_path: Path):
-    write(byte_level(), tmp_path / "tokenizer")
-    chosen = TokenizerSettings(
-        "tokenizer", add_special_tokens=True, vocab_size=9, end_id=0, pad_id=0
-    )
-    loaded = Preprocessor.load(chosen, tmp_path)
-    assert loaded.answer(request(b"fox"), [tensors.INPUT_ID])[tensors.INPUT_ID].tolist() == [
-        ids("fox")
-    ]
-
-
 def limited(**limits):
     settings = TokenizerSettings(
         ".", add_special_tokens=False, vocab_size=WIDTH, end_id=2, pad_id=7, **limits
@@ -241,11 +189,6 @@ def test_a_stop_word_that_is_one_special_token_is_marked(preprocessor):
     found = outputs[tensors.SPECIAL_STOP_IDS]
     assert found.tolist() == [[end, -1, begin], [-1, -1, -1]]
     assert found.dtype == np.int32
-
-
-def test_without_stop_words_no_word_is_marked_as_special(preprocessor):
-    outputs = preprocessor.answer(request(b"a", b"b"), [tensors.SPECIAL_STOP_IDS])
-    assert outputs[tensors.SPECIAL_STOP_IDS].shape == (2, 0)
 
 
 @pytest.mark.parametrize("name", [tensors.QUERY, tensors.DECODER_QUERY])

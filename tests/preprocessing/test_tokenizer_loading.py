@@ -75,16 +75,6 @@ def test_tokens_named_in_the_config_become_special(plain):
     assert special_token_ids(load_tokenizer(plain)) == {1, 2}
 
 
-def test_the_special_tokens_map_adds_special_tokens(plain):
-    (plain / "special_tokens_map.json").write_text('{"eos_token": "</s>"}')
-    assert special_token_ids(load_tokenizer(plain)) == {2}
-
-
-def test_a_special_token_without_an_id_is_ignored(plain):
-    before = load_tokenizer(plain).get_vocab_size()
-    assert load_tokenizer(configure(plain, pad_token="[PAD]")).get_vocab_size() == before
-
-
 def test_configured_tokens_are_added_with_their_ids(plain):
     size = load_tokenizer(plain).get_vocab_size()
     tokens = {
@@ -94,14 +84,6 @@ def test_configured_tokens_are_added_with_their_ids(plain):
     tokenizer = load_tokenizer(configure(plain, added_tokens_decoder=tokens))
     assert tokenizer.encode("<|b|><|a|>").ids == [size + 1, size]
     assert special_token_ids(tokenizer) == {size}
-
-
-def test_configured_tokens_that_exist_change_nothing(tmp_path):
-    folder = write(byte_level(), tmp_path)
-    there = load_tokenizer(folder).get_added_tokens_decoder()
-    tokens = {"2": {"content": "</s>", "special": True}}
-    tokenizer = load_tokenizer(configure(folder, added_tokens_decoder=tokens))
-    assert tokenizer.get_added_tokens_decoder() == there
 
 
 def test_a_configured_token_with_a_conflicting_id_is_rejected(plain):
@@ -116,14 +98,6 @@ def test_truncation_and_padding_of_the_file_are_ignored(tmp_path):
     tokenizer.enable_padding(length=50)
     loaded = load_tokenizer(write(tokenizer, tmp_path))
     assert loaded.encode(TEXT).ids == byte_level().encode(TEXT).ids
-
-
-@pytest.mark.parametrize("config", [{}, {"tokenizer_class": "GPT2Tokenizer"}])
-def test_a_gpt2_folder_needs_no_tokenizer_json(tmp_path, config):
-    tokenizer = load_tokenizer(gpt2_folder(tmp_path / "gpt2", **config))
-    ids = tokenizer.encode("naïve 😀 fox").ids
-    assert ids == byte_level().encode("naïve 😀 fox").ids
-    assert tokenizer.decode(ids) == "naïve 😀 fox"
 
 
 def test_the_vocabulary_of_another_model_is_not_read_as_gpt2(tmp_path):
@@ -150,11 +124,6 @@ def test_the_error_for_a_slow_tokenizer_says_how_to_convert_it(tmp_path):
     ) as error:
         load_tokenizer(tmp_path)
     assert "\n" not in str(error.value)
-
-
-def test_the_error_names_a_missing_folder(tmp_path):
-    with pytest.raises(TokenizerError, match="nowhere' doesn't exist"):
-        load_tokenizer(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])

@@ -33,10 +33,6 @@ def test_shorter_prompts_are_padded():
     ]
 
 
-def test_an_empty_word_list_has_one_padding_column():
-    assert word_lists([[], [[]]]).tolist() == [[[0], [-1]], [[0], [-1]]]
-
-
 def test_stop_words_are_tokenized_without_an_added_space(tokenizer):
     assert stop_word_lists(tokenizer, [["ab", "cd"]]).tolist() == [[[5, 2, 3], [1, 3, -1]]]
 
@@ -51,20 +47,11 @@ def test_a_bad_word_given_with_and_without_a_space_is_not_repeated(tokenizer):
     assert ends == [1, 2, 4, -1]
 
 
-@pytest.mark.parametrize("make", [stop_word_lists, bad_word_lists])
-def test_an_empty_word_is_ignored(tokenizer, make):
-    assert make(tokenizer, [["", ""]]).tolist() == [[[0], [-1]]]
-
-
 def test_a_bias_is_added_once_per_occurrence_of_an_id(tokenizer):
     weights = np.array([[2.0, -1.0]], np.float32)
     bias = embedding_bias(tokenizer, [["ab", "ccd"]], weights, vocab_size=8)
     assert bias.dtype == np.float32
     assert bias.tolist() == [[0, 0, -2, -1, 0, 2, 0, 0]]
-
-
-def test_the_bias_of_an_empty_word_is_ignored(tokenizer):
-    assert not embedding_bias(tokenizer, [[""]], np.array([[9.0]], np.float32), vocab_size=8).any()
 
 
 def test_each_prompt_has_its_own_bias(tokenizer):

@@ -94,21 +94,6 @@ def test_stream_chunks_include_running_totals_on_request(server):
     assert last.outputs[entry.NUM_ROUNDS].item() > 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["x", "--drafter", "guess"], "input 'drafter' must be one of"),
-        (["a\udcff"], "input 'text_input' must be UTF-8; got byte 0xff at position 1"),
-    ],
-)
-def test_a_rejected_request_prints_one_line(server, capsys, arguments, message):
-    assert generate(server, *arguments) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith(f"tandem: {message}")
-    assert shown.err.count("\n") == 1
-
-
 def test_ctrl_c_cancels_the_request_and_prints_a_summary(server):
     command_line = [sys.executable, "-m", "tandem", "generate", PROMPT, "--max-tokens", "3600"]
     with subprocess.Popen(
@@ -202,14 +187,6 @@ def test_the_error_for_an_unknown_entry_lists_the_served_entries(emulated, capsy
     if prompt:
         assert refused(capsys, verb, *prompt, "--url", url, "--model", "target") == (
             f"'target' isn't an entry: it has no text input; {entries}"
-        )
-
-
-def test_the_error_for_a_wrong_port_names_its_kind(emulated, capsys):
-    metrics = emulated.metrics_url.removeprefix("http://").partition("/")[0]
-    for url, kind in ((emulated.http_url, "Triton's HTTP port"), (metrics, "an HTTP port")):
-        assert refused(capsys, "generate", "x", "--url", url) == (
-            f"{url} is {kind}; set --url to the gRPC port, such as 127.0.0.1:8001"
         )
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from entries import OUTPUTS, ask, ask_one, said, stream
+from entries import OUTPUTS, ask, ask_one, said
 from metrics import Change
 from scale import first_of
 
@@ -82,13 +82,3 @@ def test_a_seed_gives_the_same_output_with_and_without_drafting_ahead(in_time):
         for ahead in ("true", "false", "true", "auto")
     }
     assert len(texts) == 1
-
-
-def test_emulated_engines_support_streams_stop_words_and_min_tokens(emulated, baseline):
-    for drafter in ("draft_model", "none"):
-        chunks = stream(emulated, PROMPTS[0], drafter=drafter, **GREEDY)
-        assert "".join(chunk.text for chunk in chunks) == baseline[0].text
-        assert [token for chunk in chunks for token in chunk.ids] == baseline[0].ids
-    stop = baseline[0].text[20:24]
-    answer = ask_one(emulated, "bls", PROMPTS[0], stop_words=[stop], min_tokens=4, **GREEDY)
-    assert answer.text == baseline[0].text[: baseline[0].text.index(stop)]

@@ -93,25 +93,6 @@ def test_the_default_is_sampling_and_a_seed_repeats_the_output(server, client):
     assert several[0].text == sampled(seed=5)
 
 
-def test_completions_default_to_16_tokens_and_chats_to_the_context(client, tokenizer, embedded):
-    room = embedded.target.max_seq_len - embedded.target.max_draft_len
-    more = {"max_tokens": openai.omit, "extra_body": {"ignore_eos": True}}
-    for length, left in ((room - 12, 12), (1, 16)):
-        answer = complete(client, [5] * length, **more)
-        assert answer.usage.completion_tokens == left
-        assert answer.choices[0].finish_reason == "length"
-    words = (room - 60) * 10 // len(tokenizer.encode("def " * 10).ids)
-    long = [{"role": "user", "content": "def " * words}]
-    answer = client.chat.completions.create(model="bls_stream", messages=long, **more)
-    assert answer.usage.total_tokens == room
-
-
-def test_the_model_list_contains_tandems_entries(client):
-    assert [model.id for model in client.models.list()] == ["bls_stream", "bls", "ensemble"]
-    answer = complete(client, "def main():", model="ensemble")
-    assert answer.metrics["speculative_decoding"]["num_draft_tokens"] == 0
-
-
 def test_errors_have_openais_exception_types(client):
     with pytest.raises(openai.BadRequestError, match="unknown field 'max_tokenz'"):
         complete(client, "x", extra_body={"max_tokenz": 1})

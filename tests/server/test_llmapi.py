@@ -4,7 +4,7 @@ import pytest
 import standin
 import yaml
 from checkpoints import LLAMA, write_adapter_of, write_empty, write_tokenizer
-from entries import ask, ask_one, refusal, stream
+from entries import ask, ask_one, stream
 from metrics import Change
 
 from tandem.tools.profiles import deployment
@@ -85,17 +85,3 @@ def test_requests_name_adapters_that_the_engine_applies_with_its_drafts(server):
     adapted = ask_one(server, "bls", PROMPTS[0], **asked, lora_name="sql")
     assert adapted.ids != base.ids == ask_one(server, "bls", PROMPTS[0], **asked).ids
     assert adapted.accepted_tokens > 0
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"drafter": "none"}, "drafter"),
-        ({"drafter": "prompt_lookup"}, "drafter"),
-        ({"num_draft_tokens": 3}, "num_draft_tokens"),
-        ({"repetition_penalty": 1.2}, "repetition_penalty isn't supported by this engine"),
-        ({"return_context_logits": True}, "return_context_logits isn't supported"),
-    ],
-)
-def test_unsupported_inputs_are_rejected(server, asked, words):
-    assert words in refusal(server, "bls", max_tokens=8, **asked)

@@ -84,22 +84,3 @@ def test_a_logit_bias_applies_in_every_round_and_draft(server, drafter):
     other = ask_one(server, "bls", PROMPT, max_tokens=LENGTH, drafter=drafter, **banned)
     assert other.ids == ask_one(server, "ensemble", PROMPT, max_tokens=LENGTH, **banned).ids
     assert not {*plain.ids[5:7]} & {*other.ids}
-
-
-def test_openais_client_can_request_log_probs_and_a_bias(client):
-    asked = {"model": "bls_stream", "temperature": 0, "max_tokens": 8}
-    chat = {**asked, "messages": [{"role": "user", "content": PROMPT}]}
-    answer = client.chat.completions.create(**chat, logprobs=True, top_logprobs=20).choices[0]
-    content = answer.logprobs.content
-    assert "".join(token.token for token in content) == answer.message.content
-    assert all(len(token.top_logprobs) == 20 for token in content)
-    assert all(token.top_logprobs[0].logprob == token.logprob for token in content)
-    chunks = client.chat.completions.create(**chat, logprobs=True, stream=True)
-    streamed = [token for chunk in chunks for token in chunk.choices[0].logprobs.content]
-    np.testing.assert_allclose(
-        [token.logprob for token in streamed], [token.logprob for token in content], atol=1e-3
-    )
-    text = client.completions.create(**asked, prompt=PROMPT, logit_bias={"200": 100}, logprobs=0)
-    assert len(set(text.choices[0].logprobs.tokens)) == 1
-    offsets = text.choices[0].logprobs.text_offset
-    assert offsets == sorted(offsets)

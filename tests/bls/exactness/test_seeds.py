@@ -8,8 +8,6 @@ from scripted import SETTINGS, ids, with_engines
 from tandem.bls.exactness.seeds import (
     derived_seed,
     lengths_decide_text,
-    proposal_seed,
-    verification_seed,
 )
 from tandem.bls.request import GREEDY, Request, Sampling
 
@@ -31,33 +29,6 @@ def test_derived_seeds_depend_on_every_part_of_the_key():
     assert max(seeds) > 2**60
     # A seed must give the same output in every later version.
     assert derived_seed(1, "verify", 7) == 6760769898326313179
-
-
-def test_keyed_engines_get_the_requests_own_seed():
-    assert verification_seed(5, 7, keyed=True) == 5
-    assert proposal_seed(5, 7, keyed=True, use_draft_logits=False) == 5
-
-
-def test_the_draft_gets_its_own_seed_in_logits_mode():
-    ahead = {proposal_seed(5, at, keyed=True, use_draft_logits=True) for at in range(9)}
-    assert len(ahead) == 1
-    assert 5 not in ahead
-
-
-def test_unkeyed_engines_get_a_new_seed_per_call():
-    seeds = [verification_seed(5, at, keyed=False) for at in range(9)]
-    seeds += [proposal_seed(5, at, keyed=False, use_draft_logits=False) for at in range(9)]
-    assert len({5, *seeds}) == 19
-
-
-def test_a_different_request_seed_changes_the_seed_of_every_call():
-    for keyed in (True, False):
-        assert verification_seed(5, 7, keyed=keyed) != verification_seed(6, 7, keyed=keyed)
-        for logits in (True, False):
-            one, other = (
-                proposal_seed(seed, 7, keyed=keyed, use_draft_logits=logits) for seed in (5, 6)
-            )
-            assert one != other
 
 
 @pytest.mark.parametrize(

@@ -188,16 +188,6 @@ def test_an_illegal_draft_counts_as_rejected():
     assert [KINDS[kind] for kind in kinds] == ["correction"] * 5
 
 
-def test_each_call_has_a_token_mask_per_position():
-    request = request_for(GUIDES[0], drafter="draft_model", draft_len=5, max_draft_len=16)
-    tokens, _ = expected(request, MASKS, Rows(1, FAVOURED))
-    _, target, _ = played(request, draft=Guesser(tokens, 1, (True, True, True, False)))
-    assert any(len(call.draft) for call in target.calls)
-    for call in target.calls:
-        assert len(call.token_masks) == len(call.draft) + 1
-        assert call.token_masks.shape[1] == -(-WIDTH // 32)
-
-
 def test_without_masks_an_illegal_token_is_repaired_by_a_masked_call():
     decoding, target, _ = played(request_for(GUIDES[2]), REPAIR)
     free = [call for call in target.calls if call.token_masks is None]
@@ -208,27 +198,6 @@ def test_without_masks_an_illegal_token_is_repaired_by_a_masked_call():
     assert all(len(call.token_masks) == 1 for call in repairs)
     assert all(call.end_id is None for call in target.calls)
     assert {call.stop_ids for call in free} == {ENDS}
-
-
-def sizes_of(guide, favourite):
-    """Return the number of tokens that each call requests from an engine without masks."""
-    request = replace(request_for(guide), max_tokens=100)
-    _, target, _ = played(request, REPAIR, Rows(0, (encoded(favourite)[0],), by=30))
-    return [call.max_new_tokens for call in target.calls if call.token_masks is None]
-
-
-def test_without_masks_chunks_grow_while_tokens_are_legal():
-    assert sizes_of(Guide("regex", "a*b?"), "a") == [4, 8, 16, 32, 32, 8]
-    assert sizes_of(Guide("regex", "[bc]{5}"), "a")[:4] == [4, 2, 1, 1]
-
-
-def test_without_masks_a_verification_has_no_stop_ids():
-    request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
-    tokens, _ = expected(request, REPAIR, LANGUAGE)
-    _, target, _ = played(request, REPAIR, draft=Guesser(tokens, 1))
-    verifications = [call for call in target.calls if len(call.draft)]
-    assert verifications
-    assert {call.stop_ids for call in verifications} == {()}
 
 
 METHODS = [

@@ -139,10 +139,6 @@ def test_a_regex_ending_in_a_backslash_is_rejected_after_reasoning_too(asked, re
     assert (error.status, error.param, error.code) == (400, "guided_regex", "invalid_guide")
 
 
-def test_a_regex_can_end_in_an_escaped_backslash(guided):
-    assert guided(THINKS, guided_regex="a\\\\").takes("a\\")
-
-
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
 def test_reasoning_that_begins_in_the_prompt_must_end_before_the_answer(guided, kind):
     asked = guided(THINKS, kind=kind, ends="{{ '<think>\\n' }}", **JSON)
@@ -178,14 +174,6 @@ def test_a_required_call_must_fit_its_schema(guided, choice):
     assert not asked.goes_on("<think>")
     assert asked.takes(f"{CALL}\n{CALL}") == (choice == "required")
     assert not guided(HERMES, **REQUIRED, parallel_tool_calls=False).takes(f"{CALL}\n{CALL}")
-
-
-def test_only_the_requested_tool_can_be_called(guided):
-    other = {"type": "function", "function": {"name": "sub"}}
-    choice = {"type": "function", "function": {"name": "add"}}
-    asked = guided(HERMES, tools=[other, ADD], tool_choice=choice)
-    assert asked.takes(CALL)
-    assert not asked.goes_on('<tool_call>\n{"name": "sub"')
 
 
 def test_optional_calls_of_strict_functions_must_fit_their_schemas(guided):
@@ -285,11 +273,3 @@ def test_the_end_of_reasoning_is_recognized_in_every_tokenization(guided, kind, 
     begin = len(text) - len("</thi")
     whole = f"{text}nk> free</think>{GOOD}"
     assert not asked.takes(whole, range(begin, begin + len("</think>")))
-
-
-def test_a_required_llama_call_replaces_the_json_answer(guided):
-    call = f'{{"name": "add", "parameters": {GOOD}}}'
-    asked = guided(LLAMA, kind=SPECIAL, **REQUIRED, **JSON)
-    assert asked.takes(call)
-    assert asked.takes(f"<|python_tag|>{call}; {call}")
-    assert not asked.takes(GOOD)

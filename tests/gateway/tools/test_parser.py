@@ -66,13 +66,6 @@ def mistral(name, arguments):
         ),
         (HERMES, '<tool_call>{"name": "x", "arguments": {"a": "', "", [["x", '{"a": "']]),
         (HERMES, '<tool_call>{"name": "x", "n": 1, "arguments": {}}', "", [["x", "{}"]]),
-        (HERMES, '<tool_call>{"name": "x", "n": [1, 2], "arguments": {}}', "", [["x", "{}"]]),
-        (
-            HERMES,
-            '<tool_call>{"n": {"a": 1}, "name": "x", "arguments": {"b": 2}}',
-            "",
-            [["x", '{"b": 2}']],
-        ),
         (HERMES, hermes(*ADD) + " <tool", " <tool", [ADD]),
         # Different spellings of empty arguments.
         *(
@@ -105,17 +98,14 @@ def mistral(name, arguments):
             '<tool_call>{"name": "x", "args": {}}',
             [],
         ),
-        (LLAMA, '{"name": "add", "args": {}}', '{"name": "add", "args": {}}', []),
         # Extra braces aren't part of the content.
         *(
             (HERMES, hermes("add", '{"a": 1}' + more) + " So", " So", [["add", '{"a": 1}']])
             for more in ("}", "}}", "}\n}")
         ),
         (LLAMA, f"{llama(*ADD)}}}; {llama(*WEATHER)}}} So", " So", [ADD, WEATHER]),
-        (MISTRAL, f"[{mistral(*ADD)}}}]", "", [ADD]),
         (HERMES, '<tool_call>{"name": "x",}', '<tool_call>{"name": "x",}', []),
         (HERMES, hermes(*ADD) + "</tool_call>", "</tool_call>", [ADD]),
-        (HERMES, '<tool_call>{"na', '<tool_call>{"na', []),
         (HERMES, "<tool_call>{'name': 'x'}", "<tool_call>{'name': 'x'}", []),
         (HERMES, '<tool_call>{"name": 1}', '<tool_call>{"name": 1}', []),
         (HERMES, hermes("\\ud83d\\ude00", "{}"), "", [["\U0001f600", "{}"]]),
@@ -138,7 +128,6 @@ def mistral(name, arguments):
         (HERMES, hermes("add", '{"s": "\\"}"}'), "", [["add", '{"s": "\\"}"}']]),
         (HERMES, "<tool_call>" + hermes(*ADD), "<tool_call>", [ADD]),
         (HERMES, '<tool_call>{"name": "add", "arguments": {}} x', " x", [["add", "{}"]]),
-        (HERMES, '<tool_call>{"name": "add", "arguments": {} x', " x", [["add", "{}"]]),
         # A brace is missing. The markup after it isn't part of the content.
         (
             HERMES,
@@ -158,7 +147,6 @@ def mistral(name, arguments):
             (HERMES, hermes("add", broken), hermes("add", broken), [])
             for broken in ('x {"a": 1}', "tru", "[1, }]", "01")
         ),
-        (LLAMA, llama("add", "garbage"), llama("add", "garbage"), []),
         *(
             (HERMES, hermes("add", f'{{"a": 1}}, "arguments": {again}'), "", [["add", '{"a": 1}']])
             for again in ('{"b": 2}', '"{}"', "3")
@@ -171,12 +159,10 @@ def mistral(name, arguments):
         (LLAMA, '{"name": "add", "age": 3}', '{"name": "add", "age": 3}', []),
         (LLAMA, llama("sub", "{}"), llama("sub", "{}"), []),
         (LLAMA, f"{llama(*ADD)}; no", "; no", [ADD]),
-        (LLAMA, f"{llama(*ADD)} done", " done", [ADD]),
         (LLAMA, " { } ", " { } ", []),
         (MISTRAL, f"[{mistral(*WEATHER)}, {mistral(*ADD)}]", "", [WEATHER, ADD]),
         (MISTRAL, f"[TOOL_CALLS] [{mistral(*WEATHER)}]", "", [WEATHER]),
         (MISTRAL, "[1, 2]", "[1, 2]", []),
-        (MISTRAL, "[TOOL", "[TOOL", []),
         (MISTRAL, f"[{mistral(*ADD)}] and", " and", [ADD]),
         (MISTRAL, '[{"name": "Bob", "arguments": {}}]', '[{"name": "Bob", "arguments": {}}]', []),
     ],

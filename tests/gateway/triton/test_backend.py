@@ -2,20 +2,18 @@
 
 import asyncio
 import json
-from typing import get_args
 
 import anyio
 import grpc
 import pytest
 from triton_service import CONFIGS, INPUTS, Service, connected, started
 
-from tandem.bls.effects import FinishReason
 from tandem.contract import entry
 from tandem.contract.errors import coded
 from tandem.contract.forwarding import is_forwarded
 from tandem.gateway.errors import ApiError
 from tandem.gateway.triton import backend
-from tandem.gateway.triton.backend import FINISH_REASONS, Triton
+from tandem.gateway.triton.backend import Triton
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
 
@@ -200,10 +198,6 @@ async def test_a_server_without_tandems_loop_is_reported():
         with pytest.raises(ApiError, match="Tandem's loop; it serves 0") as failed:
             await triton.models()
         assert (failed.value.status, failed.value.code) == (503, "not_configured")
-
-
-async def test_the_gateway_knows_every_finish_reason_of_the_loop():
-    assert set(FINISH_REASONS) == set(get_args(FinishReason))
 
 
 async def test_readiness_requires_working_streams(monkeypatch):
