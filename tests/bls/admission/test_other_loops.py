@@ -52,6 +52,15 @@ class Others(OtherLoops):
                 admission.start_waiting()
 
 
+def test_withdrawing_the_first_waiting_request_does_not_block_other_loops():
+    loops = Loops(2)
+    loops.add(0, "five", 5)
+    four = loops.add(0, "four", 4)
+    loops.add(1, "one", 1)
+    assert loops.admissions[0].withdraw(four)
+    assert loops.started == ["five", "one"]
+
+
 def test_draft_blocks_freed_in_one_loop_are_used_in_another():
     loops = Loops(2)
     first, second = loops.add(0, "a", 1, 3), loops.add(1, "b", 1, 3)
