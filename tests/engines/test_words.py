@@ -21,6 +21,15 @@ def request(limit=10, context=(5,), min_tokens=0, bad_words=NO_WORDS, **given) -
     return EngineRequest("r", np.array(context, np.int32), limit, sampling=sampling, **given)
 
 
+def test_a_word_list_contains_its_words():
+    listed = Words.of((7, 8), (), (9,), (9,), (3, 4, 5))
+    assert list(listed) == [(7, 8), (9,), (9,), (3, 4, 5)]
+    assert (len(listed), listed.longest) == (4, 3)
+    assert listed.singles.tolist() == [9]
+    assert listed.single_ids == {9}
+    assert (len(NO_WORDS), NO_WORDS.longest, bool(NO_WORDS)) == (0, 0, False)
+
+
 @given(words, texts)
 def test_the_token_that_would_complete_a_word_is_found(listed, text):
     found = Words.of(*listed).next_after(np.array(text, np.int64))

@@ -8,12 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import httpx2
-import openai
 import pytest
 from scripted_triton import ScriptedTriton, statistics
 
 from tandem.gateway import app as gateway
-from tandem.gateway.server import listen, serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
@@ -112,20 +110,6 @@ def writes(triton, monkeypatch):
         ]
 
     return script
-
-
-@pytest.fixture
-def openai_client(app):
-    """A function that returns a context with OpenAI's client of an application."""
-
-    @contextmanager
-    def opened(**given):
-        with listen("127.0.0.1", 0) as bound, serving(app(**given), bound):
-            url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
-            with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as opened_client:
-                yield opened_client
-
-    return opened
 
 
 @contextmanager

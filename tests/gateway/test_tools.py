@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import openai
 import pytest
-from matching import PLAIN, Matcher, tokenizer_with
-from pydantic import BaseModel
 
 from .conftest import events
 
@@ -234,56 +231,6 @@ async def test_completions_with_tools_are_rejected(post):
     response = await post("/v1/completions", {"prompt": "x", "tools": [TOOL]})
     assert response.status_code == 400
     assert "only chats can use tools" in response.json()["error"]["message"]
-
-
-class Weather(BaseModel):
-    """The arguments of a tool, as an application declares them."""
-
-    city: str
-
-
-class Sum(BaseModel):
-    """The arguments of another tool."""
-
-    a: int
-    b: int
-
-
-TWO = (
-    '<tool_call>\n{"name": "Sum", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
-    '\n<tool_call>\n{"name": "Weather", "arguments": {"city": "Bonn"}}\n</tool_call>'
-)
-
-
-@pytest.mark.parametrize("choice", ["auto", "required"])
-def test_openais_client_parses_parallel_calls_into_pydantic_models(
-    openai_client, writes, triton, choice
-):
-    """``pydantic_function_tool`` creates strict functions. The grammar contains their schemas."""
-    asked = {
-        "model": "bls_stream",
-        "messages": [USER],
-        "tools": [openai.pydantic_function_tool(model) for model in (Sum, Weather)],
-        "tool_choice": choice,
-    }
-    with openai_client(chat_template=TEMPLATE) as client:
-        writes(*TWO)
-        with client.chat.completions.stream(**asked) as stream:
-            streamed = stream.get_final_completion().choices[0]
-        writes(TWO)
-        whole = client.chat.completions.parse(**asked).choices[0]
-    for choice_made in (streamed, whole):
-        assert choice_made.finish_reason == "tool_calls"
-        assert [call.function.parsed_arguments for call in choice_made.message.tool_calls] == [
-            Sum(a=1, b=2),
-            Weather(city="Bonn"),
-        ]
-    for sent in triton.asked:
-        assert sent["guided_decoding_guide_type"] == "lark_grammar"
-        asked_for = Matcher(tokenizer_with(PLAIN), sent["guided_decoding_guide"])
-        assert asked_for.takes(TWO)
-        assert not asked_for.takes(TWO.replace(": 2}", ': "2"}'))
-        assert asked_for.takes("Well.") == (choice == "auto")
 
 
 def allowed(mode, *names):

@@ -8,8 +8,6 @@ import pytest
 import tritonclient.grpc as client
 from entries import inputs, read, tensor
 
-from tandem.contract import entry
-
 # Inputs that NVIDIA's end-to-end client for `tensorrt_llm_bls` sends with every request.
 NVIDIA = {
     "beam_width": 1,
@@ -92,19 +90,6 @@ def test_generic_clients_get_draft_and_token_counts(connection):
     assert result.as_numpy("num_output_tokens").item() == 24
     assert result.as_numpy("num_input_tokens").item() > 0
     assert result.as_numpy("total_draft_tokens").item() > 0
-
-
-def test_the_server_serves_all_models_of_the_profile(server, connection, embedded):
-    index = connection.get_model_repository_index().models
-    assert {model.name for model in index if model.state == "READY"} == set(server.models)
-    assert {entry.name for entry in embedded.profile.entries} < set(server.models)
-
-
-def test_every_entry_declares_all_tensors_of_the_contract(connection):
-    for model in ("bls", "bls_stream", "ensemble"):
-        metadata = connection.get_model_metadata(model)
-        assert {i.name for i in metadata.inputs} == set(entry.INPUTS)
-        assert {o.name for o in metadata.outputs} == set(entry.OUTPUTS)
 
 
 def test_joined_chunks_of_generate_stream_equal_the_answer(server):

@@ -52,6 +52,16 @@ class Others(OtherLoops):
                 admission.start_waiting()
 
 
+def test_sequences_start_in_order_across_loops():
+    loops = Loops(3)
+    five = loops.add(0, "five", 5)
+    loops.add(1, "four", 4)
+    loops.add(2, "one", 1)
+    assert loops.started == ["five"]
+    loops.admissions[0].leave(five)
+    assert loops.started == ["five", "four", "one"]
+
+
 def test_withdrawing_the_first_waiting_request_does_not_block_other_loops():
     loops = Loops(2)
     loops.add(0, "five", 5)

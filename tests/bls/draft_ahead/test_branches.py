@@ -1,7 +1,6 @@
 """With scripted engines, drafting ahead changes neither the output nor the drafts."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from scripted import (
     SETTINGS,
     BranchingDraft,
     Health,
-    Language,
     Target,
     decoding_of,
     expected,
@@ -107,25 +105,6 @@ def test_after_a_miss_the_draft_has_the_requested_length():
     assert set(plain[:-1]) == {8}
     assert decoding.statistics.ahead.num_hits == 0
     assert decoding.statistics.ahead.num_calls > 0
-
-
-def test_the_draft_model_drafts_ahead_while_copies_are_verified():
-    class Repeats(Language):
-        def next(self, context, banned=()):
-            return len(context) // 3 % 5 if len(context) % 7 else 5
-
-    request = request_of(
-        drafter="hybrid", end_ids=(), prompt_lookup_num_tokens=3, max_matching_ngram_size=2
-    )
-    draft = BranchingDraft(Repeats())
-    decoding = check(replace(request, max_tokens=120), Repeats(), draft)
-    behind = {call.draft.drafter for call in draft.calls if call.branching is not None}
-    assert behind == {"draft_model", "prompt_lookup"}
-    rounds = decoding.statistics.rounds
-    assert any(
-        before.drafter == "prompt_lookup" and after.drafted_ahead
-        for before, after in pairwise(rounds)
-    )
 
 
 def test_failed_branch_calls_pause_drafts_but_rejected_ones_do_not():

@@ -59,17 +59,6 @@ def test_lookup_needs_no_draft_model():
     assert max(len(call.draft) for call in target.calls) == 4
 
 
-def test_without_matches_prompt_lookup_decodes_in_growing_chunks():
-    class Counts(Language):
-        def next(self, context, banned=()):
-            return len(context)
-
-    target = Target(Counts())
-    play(decoding_of(request_of("prompt_lookup", prompt_ids=ids(0))), target)
-    assert all(len(call.draft) == 0 for call in target.calls)
-    assert [call.max_new_tokens for call in target.calls] == [1, 2, 3, 4, 5, 6, 7, 8, 4]
-
-
 OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
 
 

@@ -63,20 +63,6 @@ def played(request, pools, language=None, *, settings=SETTINGS, target=None, dra
     return decoding, target.calls
 
 
-@pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
-def test_a_repeated_answer_takes_half_the_rounds_or_fewer(pools, drafter):
-    request = request_of(drafter=drafter, draft_len=1)
-    wrong = Draft(Counts(), (False,))
-    first, _ = played(request, pools, draft=wrong)
-    again, _ = played(request, pools, draft=wrong)
-    assert again.sequence.output.tolist() == first.sequence.output.tolist()
-    earned = again.statistics.by_drafter["lookup_pool"]
-    assert earned.draft_acceptance_rate == 1
-    assert earned.num_accepted_draft_tokens > 25
-    assert again.statistics.num_rounds < first.statistics.num_rounds / 2
-    assert "lookup_pool" not in first.statistics.by_drafter
-
-
 @pytest.mark.parametrize("other", ["theirs", "", None])
 def test_a_request_copies_nothing_from_other_pools(pools, other):
     played(request_of(), pools)

@@ -61,18 +61,6 @@ def played(health=None, **changes):
     return decoding, target
 
 
-def test_custom_drafts_are_verified_and_counted_under_the_drafter_name(joined):
-    joined(
-        "def propose(self, sequence, limit):\n"
-        "    return Draft(sequence.context[-limit:])\n"
-        "    yield"
-    )
-    decoding, target = played()
-    assert decoding.statistics.by_drafter.keys() == {"own"}
-    assert max(len(call.draft) for call in target.calls) == 3
-    assert decoding.statistics.num_drafter_failures == 0
-
-
 def test_custom_drafts_are_cut_after_an_end_of_sequence(joined):
     joined("def propose(self, sequence, limit):\n    return Draft([1, 7, 2])\n    yield")
     _, target = played(end_ids=(7,))

@@ -83,6 +83,15 @@ def test_a_request_is_checked_again_if_its_state_is_unknown(watch):
     assert unknowable.asked > 1
 
 
+def test_closed_requests_are_not_checked_again(watch):
+    watcher, closed, other = watch(), Looked(), Looked()
+    closed.closed = True
+    watcher.add(closed)
+    watcher.add(other)
+    assert other.wait_for(3)
+    assert closed.looks == 0
+
+
 def test_a_logging_error_does_not_end_the_watcher(watch, pb, capsys):
     pb.Logger.full = True
     watcher, failing = watch(), Looked(RuntimeError("boom"))

@@ -108,6 +108,11 @@ async def test_the_gateway_can_open_objects_by_default(post, triton, path, given
     assert text_of(asked)["x-guidance"]["additional_properties"] is is_open
 
 
+async def test_open_objects_does_not_affect_regex_guides(post, triton):
+    await post("/v1/completions", {"prompt": "hi", "guided_regex": "a"}, open_objects=True)
+    assert text_of(triton.asked[0]) == "a"
+
+
 @pytest.mark.parametrize("path", BODIES)
 async def test_a_request_without_a_guide_sends_no_guide(post, triton, path):
     for given in ({}, {"response_format": {"type": "text"}}, {"guided_json": None}):
