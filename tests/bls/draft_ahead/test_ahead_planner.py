@@ -1,11 +1,13 @@
 """The planner decides from measurements whether and how requests draft ahead."""
 
+from dataclasses import replace
+
 import pytest
 from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import DraftAhead
-from tandem.bls.effects import Draft, EngineAnswer
+from tandem.bls.effects import Draft, DraftPlan, EngineAnswer
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
 
@@ -47,3 +49,15 @@ def test_auto_does_not_draft_ahead_with_a_slow_draft():
         ahead = ahead_of(always=always)
         learn(ahead, step=0.02, accepted=1)
         assert (ahead.plan(8) is not None) == always
+
+
+def test_drafts_that_stopped_early_do_not_change_the_acceptance_rate():
+    statistics, draft = AheadPlanner(AHEAD), Draft(ids(1, 1, 1, 1), drafter="draft_model")
+    before = statistics.acceptance("draft_model")
+    for _ in range(50):
+        statistics.verified(replace(draft, plan=DraftPlan(8, 0.5)), 4)
+    assert statistics.acceptance("draft_model") == before
+    for _ in range(50):
+        statistics.verified(replace(draft, plan=DraftPlan(4)), 4)
+        statistics.verified(replace(draft, drafted_ahead=True), 4)
+    assert statistics.acceptance("draft_model") > 0.95

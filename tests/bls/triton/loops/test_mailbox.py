@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from tandem.bls.triton.loops.mailbox import Mailbox
+from tandem.bls.triton.loops.mailbox import AddressTaken, Mailbox
 
 PATIENCE = 30
 
@@ -64,3 +64,11 @@ def test_invalid_messages_are_ignored(pair, message):
     sender.mailbox._sending.sendto(message, receiver.address)
     sender.mailbox.put("a")
     assert receiver.lines(1) == ["a"]
+
+
+def test_a_mailbox_address_in_use_cannot_be_opened_again():
+    first = Neighbour()
+    first.open()
+    with pytest.raises(AddressTaken):
+        Mailbox(first.address)
+    first.mailbox.close()
