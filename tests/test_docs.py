@@ -168,10 +168,6 @@ def test_every_tool_call_format_is_documented():
         assert f"\n| `{known.name}` | " in PAGES["openai-api"]
 
 
-def test_no_metric_is_declared_twice():
-    assert sorted(METRICS) == sorted(set(METRICS))
-
-
 def test_metrics_named_in_docs_and_deployment_files_exist():
     named = {
         (path.name, name)

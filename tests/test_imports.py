@@ -156,22 +156,3 @@ def test_settings_modules_import_no_large_libraries():
     for path in MODULES:
         if path.name == "settings.py":
             assert not heavy & {name.partition(".")[0] for name in imported(path)}, path
-
-
-def test_shims_have_at_most_40_lines():
-    shims = sorted(ROOT.glob("model_repository/*/1/model.py"))
-    for path in shims:
-        assert len(path.read_text().splitlines()) <= 40, path
-
-
-def test_benchmarks_import_only_benchmarks_that_exist():
-    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("benchmarks"):
-                folder = ROOT / node.module.replace(".", "/")
-                if not folder.with_suffix(".py").exists():
-                    for name in node.names:
-                        found = folder / name.name
-                        init = (folder / "__init__.py").read_text()
-                        exists = found.exists() or found.with_suffix(".py").exists()
-                        assert exists or name.name in init, f"{path}: {name.name}"

@@ -1,8 +1,17 @@
 """Without drafts, the chunk size limits how long a client waits for the next tokens."""
 
 import pytest
-from scripted import SETTINGS, Health, ids, play, with_engines
-from timed import Text, Times, World
+from scripted import (
+    ENDLESS,
+    SETTINGS,
+    Draft,
+    Health,
+    Target,
+    decoding_of,
+    ids,
+    play,
+    with_engines,
+)
 
 from tandem.bls.chunk_size import FIXED_CHUNK, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
 from tandem.bls.draft_length.planner import DraftPlanner
@@ -58,20 +67,37 @@ def test_a_self_drafting_engine_streams_in_small_chunks():
     assert ChunkSize(steady=True, in_engine=True).tokens == 1
 
 
-class Notes(World):
-    """Record the tokens and the seconds of each call without drafts."""
+class SlowTarget(Target):
+    """A target whose calls take time, and which records its calls without drafts."""
 
-    def target(self, call):
-        before = self.seconds
-        answer = super().target(call)
+    def __init__(self):
+        super().__init__(ENDLESS)
+        self.now, self.plain = 0.0, []
+
+    def answers(self, call):
+        [answer] = super().answers(call)
+        steps = 1 + 0.3 * len(call.draft) if len(call.draft) else call.max_new_tokens
+        seconds = 0.030 * steps
+        self.now += seconds
         if not len(call.draft):
-            self.plain.append((call.max_new_tokens, self.seconds - before))
-        return answer
+            self.plain.append((call.max_new_tokens, seconds))
+        yield answer._replace(seconds=seconds, engine_seconds=seconds)
 
 
-def play_auto(times, **changes):
-    world = Notes(Text.of((0.3,), (1.0,)), times)
-    world.plain = []
+class SlowDraft(Draft):
+    """A draft engine that is as slow as the target and mostly wrong."""
+
+    def answers(self, call):
+        [answer] = super().answers(call)
+        seconds = 0.030 * len(answer.tokens)
+        self.target.now += seconds
+        yield answer._replace(seconds=seconds, engine_seconds=seconds)
+
+
+def play_auto(*, stream):
+    """Decode 600 tokens; return the calls without drafts and the number of drafts."""
+    target, draft = SlowTarget(), SlowDraft(ENDLESS, (True, False, False))
+    draft.target = target
     settings = with_engines(SETTINGS, target={"max_seq_len": 10**6}, draft={"max_seq_len": 10**6})
     request = Request(
         prompt_ids=ids(1),
@@ -79,36 +105,28 @@ def play_auto(times, **changes):
         drafter="draft_model",
         draft_len=AUTO,
         max_draft_len=16,
-        **changes,
+        stream=stream,
     )
-    planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
+    planner = DraftPlanner(16, clock=lambda: target.now, rated=False)
     drafter = drafter_of(request, DrafterContext(settings, Health(), planner))
-    play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
-    return world
-
-
-DEAR_DRAFTS = Times(target=0.030, verify_slope=0.3, draft=0.030)
+    play(Decoding(request, settings, drafter, clock=lambda: target.now), target, draft)
+    return target.plain, len(draft.calls)
 
 
 def test_streams_keep_their_pace_while_drafts_are_paused():
-    world = play_auto(DEAR_DRAFTS, stream=True)
-    assert sum(tokens for tokens, _ in world.plain) > 400  # drafts are paused most of the time
-    assert max(seconds for _, seconds in world.plain) < 0.1
+    plain, _ = play_auto(stream=True)
+    assert sum(tokens for tokens, _ in plain) > 400  # drafts are paused most of the time
+    assert max(seconds for _, seconds in plain) < 0.1
 
 
 def test_streaming_does_not_cause_extra_drafts_while_drafting_is_paused():
-    streamed, whole = (play_auto(DEAR_DRAFTS, stream=s) for s in (True, False))
-    assert len(streamed.drafted) < 40  # of more than 400 rounds
-    assert len(streamed.drafted) <= len(whole.drafted) + 8
-    assert max(tokens for tokens, _ in whole.plain) == MOST_TOKENS
+    (_, streamed), (plain, whole) = (play_auto(stream=stream) for stream in (True, False))
+    assert streamed < 40  # of more than 400 rounds
+    assert streamed <= whole + 8
+    assert max(tokens for tokens, _ in plain) == MOST_TOKENS
 
 
 def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_chunk_size():
-    class Streams(Notes):
-        pass
-
-    world = Streams(Text.of((0.3,), (1.0,)), Times(0.01, 0.1, 0.01))
-    world.plain = []
     settings = with_engines(SETTINGS, target={"keyed_randomness": False})
     request = Request(
         prompt_ids=ids(1),
@@ -117,7 +135,6 @@ def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_chunk_size():
         seeded=True,
         stream=True,
     )
-    planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
-    drafter = drafter_of(request, DrafterContext(settings, Health(), planner))
-    play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
-    assert [tokens for tokens, _ in world.plain] == [FIXED_CHUNK] * 5
+    target = SlowTarget()
+    play(decoding_of(request, settings), target)
+    assert [tokens for tokens, _ in target.plain] == [FIXED_CHUNK] * 5

@@ -131,29 +131,12 @@ def test_a_round_emits_accepted_tokens_plus_one(request, language):
     assert figures.num_rounds + figures.num_accepted_draft_tokens == request.max_tokens
 
 
-def test_a_perfect_draft_emits_draft_len_plus_one_tokens():
-    language = Language(end_every=10**9)
-    target = Target(language)
-    decoding = decoding_of(request_of(max_tokens=25))
-    play(decoding, target, Draft(language))
-    assert decoding.statistics.num_rounds == 5
-    assert decoding.statistics.mean_acceptance_length == 5
-    assert decoding.statistics.draft_acceptance_rate == 1
-
-
 def test_drafts_never_exceed_the_tokens_left():
     language = Language(end_every=10**9)
     target, draft = Target(language), Draft(language)
     play(decoding_of(request_of(max_tokens=7)), target, draft)
     assert [call.max_new_tokens for call in draft.calls] == [4, 1]
     assert [(len(call.draft), call.max_new_tokens) for call in target.calls] == [(4, 5), (1, 2)]
-
-
-def test_only_calls_without_drafts_have_an_end_id():
-    language = Language(end_every=10**9)
-    target = Target(language)
-    play(decoding_of(request_of(max_tokens=6)), target, Draft(language))
-    assert all((call.end_id is None) == (len(call.draft) > 0) for call in target.calls)
 
 
 @pytest.mark.parametrize("drafter", ["none", "engine"])

@@ -4,7 +4,6 @@ import pytest
 from scripted import (
     END,
     ENDLESS,
-    SETTINGS,
     Draft,
     Language,
     Says,
@@ -13,23 +12,9 @@ from scripted import (
     ids,
     play,
     request_of,
-    with_engines,
 )
 
 from tandem.bls.effects import EngineAnswer, KvBlocks
-
-
-@pytest.mark.parametrize("end", [END, 6])
-def test_rounds_of_a_self_drafting_engine_include_its_end_token(end):
-    class Speculates(Target):
-        def answers(self, call):
-            answer = next(super().answers(call))
-            yield answer._replace(num_draft_tokens=12, num_accepted_tokens=5)
-
-    decoding = decoding_of(request_of(drafter="engine", max_tokens=300))
-    play(decoding, Speculates(Says(end)))
-    assert decoding.sequence.num_output_tokens == 7
-    assert decoding.statistics.num_rounds == 7 + 1 - 5  # the end counts, dropped or kept
 
 
 def test_a_call_that_returns_only_the_end_is_not_a_round():
@@ -78,20 +63,6 @@ def test_cached_prompt_tokens_are_the_tokens_reused_by_the_first_call(reused, ca
     assert decoding.statistics.num_cached_prompt_tokens == cached
 
 
-def test_the_first_call_has_no_recomputed_tokens():
-    class Fresh(Target):
-        def answers(self, call):
-            for answer in super().answers(call):
-                yield answer._replace(kv_blocks=KvBlocks(0))
-
-    decoding = decoding_of(
-        request_of(max_tokens=2), with_engines(SETTINGS, target={"kv_block_tokens": 1})
-    )
-    play(decoding, Fresh(ENDLESS), Draft(ENDLESS))
-    assert decoding.statistics.num_rounds == 1
-    assert decoding.statistics.num_recomputed_tokens == 0
-
-
 @pytest.mark.parametrize(("end_at", "accepted"), [(0, 1), (2, 3), (3, 4), (4, 4), (None, 4)])
 def test_draft_tokens_after_an_accepted_end_are_not_counted(end_at, accepted):
     class Ends(Target):
@@ -109,17 +80,6 @@ def test_draft_tokens_after_an_accepted_end_are_not_counted(end_at, accepted):
     chunks = play(decoding, Ends(ENDLESS), Zeros(ENDLESS))
     assert len(chunks) == 1
     assert decoding.statistics.num_accepted_draft_tokens == accepted
-
-
-def test_the_time_of_an_engine_that_drafts_by_itself_is_counted():
-    class Works(Target):
-        def answers(self, call):
-            answer = next(super().answers(call))
-            yield answer._replace(engine_seconds=0.5, num_draft_tokens=4, num_accepted_tokens=2)
-
-    decoding = decoding_of(request_of(drafter="engine"))
-    play(decoding, Works(ENDLESS))
-    assert decoding.statistics.target_seconds == 0.5
 
 
 def test_engine_seconds_are_summed_per_engine():
@@ -147,10 +107,3 @@ def test_unverified_draft_tokens_are_counted():
     assert decoding.statistics.num_unverified_draft_tokens == 4 * 2
     assert decoding.statistics.as_dict()["num_unverified_draft_tokens"] == 8
     assert decoding.statistics.num_accepted_draft_tokens == 5 * 2
-
-
-@pytest.mark.parametrize("script", [(True,), (False,), (True, False), (True, True, True, False)])
-def test_verified_draft_tokens_do_not_count_as_unverified(script):
-    decoding = decoding_of(request_of(max_tokens=40))
-    play(decoding, Target(ENDLESS), Draft(ENDLESS, script))
-    assert decoding.statistics.num_unverified_draft_tokens == 0

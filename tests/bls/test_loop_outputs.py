@@ -2,7 +2,6 @@
 
 import numpy as np
 from scripted import (
-    ENDLESS,
     Draft,
     Language,
     Says,
@@ -12,7 +11,6 @@ from scripted import (
     request_of,
 )
 
-from tandem.bls.effects import PromptLogProbs
 from tandem.bls.text.token_details import TopLogProbs
 
 
@@ -53,16 +51,3 @@ def test_log_probs_line_up_with_the_tokens():
         assert (-details.log_probs).astype(int).tolist() == tokens
         assert details.top_ids[:, 0].tolist() == tokens
         assert (-details.top_log_probs[:, 0]).astype(int).tolist() == tokens
-
-
-def test_prompt_log_probs_come_from_the_first_call():
-    class Rated(Target):
-        def answers(self, call):
-            first = len(self.calls) == 0
-            for answer in super().answers(call):
-                prompt = PromptLogProbs(np.float32([0, -1, -2])) if first else None
-                yield answer._replace(prompt_log_probs=prompt)
-
-    decoding = decoding_of(request_of(return_prompt_log_probs=True, max_tokens=20))
-    play(decoding, Rated(ENDLESS), Draft(ENDLESS))
-    assert decoding.prompt_log_probs.values.tolist() == [0, -1, -2]

@@ -65,14 +65,6 @@ def test_branches_do_not_evict_recently_used_kv_blocks(make_harness):
     assert engine.computed(other) == 1
 
 
-@pytest.mark.parametrize("kind", CACHES)
-def test_no_branches_are_returned_without_free_kv_blocks(make_harness, kind):
-    engine = make_harness(kind, kv_cache_tokens=16 * BLOCK)
-    engine.tokens(prompt(3, 78))
-    found = engine.call(prompt(2, 44), **asked([4, 5, 6], 10, 6)).last.branches
-    assert found.outcomes.shape == (0, 2)
-
-
 def test_branches_may_evict_stale_kv_blocks(make_harness, monkeypatch):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 60))
@@ -166,17 +158,6 @@ def test_branches_use_at_most_half_of_the_tokens_per_step(make_harness, kind):
     assert len(found.lengths) == 8
     with pytest.raises(RequestError, match=r"branch_counts is 15 \(max_batch_tokens\)"):
         engine.start(prompt(1, 40), **asked([5] * 16, 1, 6))
-
-
-@pytest.mark.parametrize("kind", CACHES)
-def test_each_token_of_a_branch_is_computed_once(make_harness, kind):
-    engine = make_harness(kind)
-    ids = prompt(8, 40)
-    engine.tokens(ids)
-    usage = engine.call(ids, **asked([4, 5, 6], 3, 6)).last.usage
-    assert usage.computed_tokens == 4 + 4 * 3 * 6
-    assert 0 < usage.first_scheduled_time_ns <= usage.first_token_time_ns
-    assert usage.first_token_time_ns <= usage.last_token_time_ns
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "paged llama"])

@@ -58,12 +58,6 @@ def test_alternatives_exponent_sets_the_hit_rate_of_alternatives():
         assert is_share(hits, len(missed), 1 - 16**-exponent)
 
 
-def test_alternatives_change_neither_output_nor_probabilities():
-    ids = prompt(1, 20)
-    plain = [emulated(alternatives_exponent=r, **WIDE).call(ids, 20) for r in (0.0, 5.0)]
-    assert plain[0].tokens == plain[1].tokens
-
-
 def test_alternatives_are_distinct_and_not_banned():
     draft = emulated(role="draft", alpha=0.3)
     banned = Words.of(*([token] for token in range(2, 131, 2)))
@@ -75,25 +69,6 @@ def test_alternatives_are_distinct_and_not_banned():
         assert len(set(outcomes)) == len(outcomes) == 24
         assert all(x % 2 for _, x in outcomes)
         assert (0, 101) not in outcomes
-
-
-def test_the_next_draft_reuses_the_kv_cache_of_accepted_tokens():
-    draft = emulated(role="draft")
-    ids, drafts = prompt(1, 40), [4, 5, 6]
-    draft.tokens(ids, 3)
-    usage = draft.call(ids, **asked(drafts, 2, 4)).last.usage
-    assert usage.computed_tokens == 1 + 3 + 4 * 2 * 4
-    assert draft.computed([*ids, 4, 5, 9], 1) == 1
-
-
-def test_branches_take_one_step_per_token_plus_one_for_the_draft():
-    timer = VirtualTimer()
-    draft = emulated(timer, role="draft", step_ms=10.0)
-    pending = draft.start(prompt(1, 9), **asked([4, 5], 3, 6))
-    timer.advance()
-    assert timer.now_ns() == (1 + 6) * 10 * MS
-    usage = pending.wait().last.usage
-    assert (usage.first_token_time_ns, usage.last_token_time_ns) == (20 * MS, 70 * MS)
 
 
 def test_each_concurrent_row_lengthens_a_step():

@@ -14,9 +14,8 @@ from masks import masks
 from scale import first_of
 
 from tandem.engines.emulated.language import Language
-from tandem.engines.emulated.row import FLOOR, Row
+from tandem.engines.emulated.row import Row
 from tandem.engines.request import SamplingParams
-from tandem.engines.words import Words
 
 # At alpha 0.6, the draft knows the target's next row after IDS but not after UNKNOWN.
 IDS = prompt(0, 12)
@@ -58,54 +57,6 @@ def test_allowed_tokens_keep_their_relative_probabilities(warp):
     assert fits(counted(target, IDS, [*legal, *others(IDS)], **warp), expected)
 
 
-@pytest.mark.parametrize("size", [2, 10, 90])
-def test_tokens_outside_the_language_get_the_usual_probabilities(size):
-    target, legal = emulated(alpha=0.3), others(IDS)[:size]
-    counts = counted(target, IDS, legal)
-    assert set(np.flatnonzero(counts)) <= set(legal)
-    shape = row_after(IDS, alpha=0.3).probabilities[:size]
-    p = shape / shape.sum()
-    expected = np.zeros(VOCAB)
-    expected[np.argsort(-counts, kind="stable")[: len(p)]] = p  # the context decides the order
-    assert fits(counts, expected)
-
-
-def test_tokens_outside_the_language_are_chosen_uniformly():
-    target, legal = emulated(), list(range(50, 60))
-    said = []
-    for seed in range(400):
-        ids = [token for token in prompt(seed, 12) if token not in legal]
-        if not set(row_after(ids).tokens.tolist()) & set(legal):
-            said += target.tokens(ids, token_masks=mask(legal))
-    assert len(said) > 100
-    counts = np.bincount(said, minlength=VOCAB)
-    assert fits(counts, np.isin(np.arange(VOCAB), legal) / len(legal))
-
-
-def test_tokens_outside_the_language_get_the_minimum_log_prob():
-    target, ids = emulated(), IDS
-    best, other = target.tokens(ids)[0], others(ids)[3]
-    found = target.call(
-        ids, 2, token_masks=mask([best, other], others([*ids, best])), return_log_probs=True
-    ).last
-    assert found.tokens[0] == best
-    np.testing.assert_allclose(found.log_probs, [np.log(ALPHA), FLOOR], rtol=1e-6)
-    assert found.cum_log_prob == pytest.approx(np.log(ALPHA) + FLOOR)
-
-
-def test_bans_and_min_tokens_apply_with_masks():
-    target, owed = emulated(), replace(GREEDY, min_tokens=1)
-    for seed in range(10):
-        ids = prompt(seed, 12)
-        legal = others(ids)[:5]
-        first = target.tokens(ids, token_masks=mask(legal))[0]
-        banned = replace(GREEDY, bad_words=Words.of((first,)))
-        second = target.tokens(ids, token_masks=mask(legal), sampling=banned)[0]
-        assert second in set(legal) - {first}
-        asked = {"token_masks": mask([END, first]), "end_id": END, "sampling": owed}
-        assert target.tokens(ids, **asked) == [first]
-
-
 def test_masked_drafts_are_right_with_probability_alpha():
     draft, target = pair()
     random, right = np.random.default_rng(4), 0
@@ -114,12 +65,6 @@ def test_masked_drafts_are_right_with_probability_alpha():
         legal = mask(random.choice(VOCAB, 100, replace=False))
         right += draft.tokens(ids, token_masks=legal) == target.tokens(ids, token_masks=legal)
     assert is_share(right, 300, ALPHA)
-
-
-def test_a_masked_draft_with_alpha_0_is_always_wrong():
-    draft, target = pair(alpha=0.0)
-    legal = mask(others(IDS))
-    assert draft.tokens(IDS, token_masks=legal) != target.tokens(IDS, token_masks=legal)
 
 
 def test_the_end_of_sequence_is_emitted_only_if_the_mask_allows_it():

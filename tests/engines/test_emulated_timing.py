@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import queue
-from functools import partial
-
-import numpy as np
 import published_rows
 import pytest
-from emulated import emulated, settings
-from engine_harness import GREEDY, prompt
+from emulated import emulated
+from engine_harness import prompt
 from published_rows import SequentialLoop
 from scale import first_of
 from virtual_timer import VirtualTimer
 
-from tandem.engines.emulated.engine import MS, EmulatedEngine
-from tandem.engines.emulated.timers import WallTimer
-from tandem.engines.request import EngineRequest
-
-IDS = np.array(prompt(1, 9), np.int32)
+from tandem.engines.emulated.engine import MS
 
 
 def finish(timer, *pending) -> list[float]:
@@ -69,29 +61,12 @@ def test_reported_times_include_every_step_on_a_busy_machine(timer, new):
     assert usage.last_token_time_ns >= usage.first_token_time_ns + (new - 1) * MS // 5
 
 
-def test_a_stream_sends_one_token_per_step():
-    timer = VirtualTimer()
-    pending = emulated(timer, step_ms=5.0).start(prompt(1, 9), 4, streaming=True)
-    times = []
-    for _ in range(4):
-        timer.advance()
-        assert len(pending.next().tokens) == 1
-        times.append(timer.now_ns() / MS)
-    assert times == [5.0, 10.0, 15.0, 20.0]
-
-
 def test_a_cached_context_takes_no_prefill_time():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=10.0, prefill_ms_per_token=0.5)
     ids = prompt(1, 41)
     assert finish(timer, target.start(ids, 1)) == [20.0 + 10.0]
     assert finish(timer, target.start(ids, 1)) == [30.0 + 10.0]
-
-
-def test_concurrent_calls_overlap():
-    timer = VirtualTimer()
-    target = emulated(timer, step_ms=10.0)
-    assert finish(timer, *(target.start(prompt(n, 9), 2) for n in range(50))) == [20.0] * 50
 
 
 def test_each_concurrent_call_lengthens_a_step_by_the_batch_slope():
@@ -115,57 +90,11 @@ def test_a_stop_returns_the_tokens_finished_so_far():
     assert pending.empty
 
 
-def test_a_stopped_stream_ends_without_another_token():
-    timer = VirtualTimer()
-    target = emulated(timer, step_ms=10.0)
-    pending = target.start(prompt(1, 9), 8, request_id="x", streaming=True)
-    timer.advance()
-    target.engine.stop("other")
-    target.engine.stop("x")
-    answers = pending.wait().answers
-    assert [len(answer.tokens) for answer in answers] == [1, 0]
-    assert target.engine.computed_tokens >= 9
-
-
-def test_closing_fails_running_calls():
-    timer = VirtualTimer()
-    target = emulated(timer, step_ms=10.0)
-    pending = target.start(prompt(1, 9), 8)
-    target.engine.close()
-    assert pending.wait().error == "the engine is shutting down"
-
-
-def test_with_step_time_0_submit_sends_the_responses():
-    target = EmulatedEngine(settings(), VirtualTimer())
-    answers = []
-    target.submit(EngineRequest("", IDS, 4, streaming=True, sampling=GREEDY), answers.append)
-    assert [len(answer.tokens) for answer in answers] == [1] * 4
-    assert [answer.final for answer in answers] == [False] * 3 + [True]
-
-
-def test_the_wall_clock_timer_fires_in_order_of_time():
-    timer = WallTimer()
-    called: queue.Queue[int] = queue.Queue()
-    now = timer.now_ns()
-    for number in (3, 1, 2):
-        timer.at(now + number * 20 * MS, partial(called.put, number))
-    assert [called.get(timeout=10) for _ in range(3)] == [1, 2, 3]
-    timer.close()
-    timer.at(now, partial(called.put, 4))
-    assert called.empty()
-
-
 @pytest.mark.parametrize("rows", first_of(published_rows.rows()[::10], published_rows.rows()[::2]))
 def test_emulated_profiles_reproduce_the_published_throughput(rows):
     for row in rows:
         throughput = published_rows.run(row, answers=20)
         assert throughput == pytest.approx(row.published, rel=0.03), row.profile.stem
-
-
-def test_the_emulated_target_alone_reproduces_the_published_baseline():
-    row = published_rows.rows()[0]
-    alone = SequentialLoop(row.profile, orchestration_ms=0.0).run(1)
-    assert alone == pytest.approx(row.baseline, rel=0.001)
 
 
 def test_a_stop_probability_speeds_up_mixed_easy_and_hard_text():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.engines.errors import RequestError
-from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
+from tandem.engines.torch.contiguous_kv_cache import KVCache, KVShape
 
 BLOCK = 8
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
@@ -111,36 +111,6 @@ def test_the_cache_stays_within_its_limit_and_keeps_correct_values(steps):
             assert idle.capacity <= 2 * idle.blocks * BLOCK
         if running and (finish or entry is None):
             cache.release(running.pop(0))
-
-
-@settings(max_examples=100)
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 200), st.booleans()), max_size=12),
-    st.tuples(st.integers(0, 2), st.integers(1, 200)),
-)
-def test_the_entry_with_the_longest_shared_prefix_is_found(held, wanted):
-    """The choice equals a comparison with all entries, for texts that diverge anywhere."""
-
-    def text(branch, length):
-        ids = np.arange(200, dtype=np.int64)
-        return np.where(ids >= 60 * branch, ids + 1000 * branch, ids)[:length]
-
-    cache = KVCache(SHAPE, 10**6, BLOCK, 256)
-    for branch, length, busy in held:
-        cache._entries.append(KVEntry(tokens=text(branch, length), length=length, busy=busy))
-    tokens = text(*wanted)
-    shares = [entry.shared_prefix(tokens) for entry in cache._entries]
-    for entry, shared in zip(cache._entries, shares, strict=True):
-        same = np.cumprod(entry.tokens[: len(tokens)] == tokens[: len(entry.tokens)])
-        assert shared == same.sum()
-    entry, longest = cache._longest_prefix(tokens)
-    assert longest == max(shares, default=0)
-    if longest:
-        best = [e for e, shared in zip(cache._entries, shares, strict=True) if shared == longest]
-        assert entry in best
-        assert (entry.busy, entry.length) == min((e.busy, e.length) for e in best)
-    else:
-        assert entry is None
 
 
 NO_MEMORY = RuntimeError("not enough memory: you tried to allocate 1 byte")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from tandem.engines.torch.linear import PackedLinear, can_pack, linear, pack_linears, padded
+from tandem.engines.torch.linear import PackedLinear, can_pack, pack_linears
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
 
@@ -30,18 +30,3 @@ def test_packed_layers_equal_the_original_layers(rows, bias):
     for name, expected in want.items():
         assert isinstance(model[name], PackedLinear)
         torch.testing.assert_close(model[name](x), expected, atol=1e-4, rtol=1e-4)
-
-
-def test_row_counts_are_padded_to_a_few_sizes():
-    sizes = [padded(rows) for rows in range(1, 513)]
-    assert sizes[:8] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert all(rows <= size <= rows * 1.25 for rows, size in enumerate(sizes, 1))
-    assert len(set(sizes)) == 32
-
-
-@pytest.mark.parametrize("width", [8, 512])
-def test_linear_layers_of_any_width_equal_pytorch(width):
-    weight, bias, x = torch.randn(width, 384), torch.randn(width), torch.randn(3, 384)
-    torch.testing.assert_close(
-        linear(weight, bias)(x), nn.functional.linear(x, weight, bias), atol=1e-4, rtol=1e-4
-    )

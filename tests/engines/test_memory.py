@@ -37,11 +37,6 @@ def test_the_size_of_weights_depends_on_the_loaded_type(reference):
     assert weight_bytes(CONFIG, torch.float32) == 4 * weights
 
 
-def test_the_kv_cache_size_counts_keys_and_values_of_all_layers():
-    paged = replace(SETTINGS, paged_kv_cache=True)
-    assert cache_bytes(CONFIG, paged, torch.bfloat16) == 1000 * 3 * 2 * 12 * 2 * 2
-
-
 def test_an_unpaged_cache_stays_within_its_estimated_memory():
     """Entries grow for random texts, but never beyond the estimate."""
     block, most = 8, 1024
@@ -130,10 +125,6 @@ def test_a_missing_device_is_rejected(monkeypatch, name, gpus, message):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     with pytest.raises(LoadError, match=message):
         device_of(name)
-
-
-def test_a_cpu_has_no_memory_limit():
-    require_memory(CONFIG, SETTINGS, torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.parametrize("fraction", [0.0, -1.0, 1.1])

@@ -113,13 +113,6 @@ def test_a_handle_can_be_read_only_once(writer):
     assert read(handle) is None
 
 
-def test_some_of_the_rows_can_be_read(writer):
-    logits = np.arange(20, dtype=np.float32).reshape(4, 5)
-    assert read(writer.write(logits), 1, 2) == logits[1:3].tolist()
-    assert read(writer.write(logits), 3, 2) == logits[3:].tolist()
-    assert read(writer.write(logits), 5, 2) == []
-
-
 def test_a_page_that_is_reused_while_it_is_being_read_counts_as_gone(writer, clock, monkeypatch):
     handle = writer.write(rows(1))
     preadv = os.preadv
@@ -208,12 +201,6 @@ def test_the_number_of_unread_pages_is_limited(writer, num_pages):
     ]
 
 
-def test_one_page_is_reused_for_drafts_of_any_length(writer, num_pages):
-    for num in (1, 40, 3):
-        assert read(writer.write(rows(num, num, 1000))) == rows(num, num, 1000).tolist()
-    assert num_pages() == 1
-
-
 def test_the_size_of_pages_is_limited(writer, monkeypatch, num_pages):
     monkeypatch.setattr(shared_logits, "MAX_BYTES", 4096 * 4)
     handles = [writer.write(rows(n, 1, 1024)) for n in range(4)]
@@ -256,15 +243,6 @@ def test_pages_of_an_exited_writer_cannot_be_read():
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert read(np.array(ended.stdout.split(), np.uint64)) is None
-
-
-def test_logits_that_cannot_be_read_are_logged_once(caplog):
-    shared_logits._warn_once.cache_clear()
-    for _ in range(3):
-        assert read(np.ones(3, np.uint64)) is None
-    assert [record.message for record in caplog.records] == [
-        "failed to read a draft's logits; such drafts are verified by ids"
-    ]
 
 
 def test_concurrent_drafts_get_their_own_logits(writer, num_pages):

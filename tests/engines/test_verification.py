@@ -34,13 +34,6 @@ def test_verification_emits_at_most_the_requested_number_of_tokens(llama):
     assert llama.tokens(ids, 2, drafts=text[:4]) == text[:2]
 
 
-def test_a_draft_with_the_targets_weights_and_seed_is_fully_accepted(llama):
-    sampling = SamplingParams(temperature=0.9, seed=5)
-    ids = prompt(6, 10)
-    drafts = llama.tokens(ids, 6, sampling=sampling)
-    assert llama.call(ids, 7, drafts=drafts, sampling=sampling).last.usage.accepted_tokens == 6
-
-
 def test_logits_mode_accepts_every_token_if_draft_and_target_agree(llama):
     ids = prompt(6, 10)
     warped = {"temperature": 0.8, "top_k": 20, "repetition_penalty": 1.3}
@@ -64,14 +57,6 @@ def test_greedy_drafts_with_logits_must_match_the_most_likely_token(llama):
     assert llama.tokens(ids, 5, drafts=text[:4], draft_logits=logits) == text[:5]
 
 
-def test_token_0_can_be_drafted_and_accepted(llama):
-    logits = np.zeros((3, VOCAB), np.float32)
-    logits[:, 0] = -60  # almost impossible in the draft, so the target accepts it
-    sampling = SamplingParams(temperature=1.0, seed=11)
-    asked = {"drafts": [0, 0, 0], "draft_logits": logits, "sampling": sampling}
-    assert llama.tokens(prompt(2, 6), 4, **asked)[:3] == [0, 0, 0]
-
-
 def test_a_rejected_draft_token_that_is_redrawn_ends_the_round(llama):
     cold = SamplingParams(temperature=1e-30, seed=3)  # p and q are 1 for the draft tokens
     ids = prompt(2, 6)
@@ -80,13 +65,6 @@ def test_a_rejected_draft_token_that_is_redrawn_ends_the_round(llama):
     logits[range(4), text] = 1
     asked = {"drafts": text, "draft_logits": logits, "draft_acceptance_threshold": 1.5}
     assert llama.tokens(ids, 5, sampling=cold, **asked) == text[:1]
-
-
-def test_empty_draft_logits_are_ignored(llama):
-    sampling = SamplingParams(temperature=1.3, top_k=20, seed=5)
-    nothing = np.zeros((0, VOCAB), np.float32)
-    got = llama.tokens(prompt(2, 6), 9, sampling=sampling, draft_logits=nothing)
-    assert got == llama.tokens(prompt(2, 6), 9, sampling=sampling)
 
 
 def test_a_row_without_allowed_tokens_matters_only_if_it_is_reached(llama):

@@ -30,10 +30,6 @@ def test_a_word_list_contains_its_words():
     assert (len(NO_WORDS), NO_WORDS.longest, bool(NO_WORDS)) == (0, 0, False)
 
 
-def test_ids_after_the_last_word_are_ignored_as_padding():
-    assert Words(np.array([7, 8, 99, 99], np.int32), np.array([2])).ids.tolist() == [7, 8]
-
-
 @given(words, texts)
 def test_the_token_that_would_complete_a_word_is_found(listed, text):
     found = Words.of(*listed).next_after(np.array(text, np.int64))
@@ -55,13 +51,6 @@ def test_the_end_of_the_first_complete_word_is_found(listed, before, new, skip):
         if word and text[: len(before) + i + 1][-len(word) :] == word
     ]
     assert Words.of(*listed).first_end(before, new, skip) == min(ends, default=None)
-
-
-@given(texts, st.integers(1, 9))
-def test_long_words_match_from_their_first_token(text, length):
-    word = (text * length)[: 40 + length]
-    said = np.array([9, *word, *word[:-1]], np.int64)
-    assert Words.of([8, *word], word).next_after(said).tolist() == word[-1:] * (len(word) > 1)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +88,3 @@ def test_bans_include_bad_words_and_ends_before_min_tokens():
     assert sorted(bans.after(np.array([5, 6, 8])).tolist()) == [1, 2, 4]
     assert sorted(bans.after(np.array([5, 6, 8, 6])).tolist()) == [4, 7]
     assert sorted(bans.after(np.array([5, 6, 8, 6, 8])).tolist()) == [4]
-
-
-def test_nothing_is_banned_by_default():
-    assert not Bans(request(end_id=1, stop_words=Words.of((2,))), 50)
-    assert not Bans(request(min_tokens=3), 50)
-    assert Bans(request(min_tokens=3, end_id=1), 50)

@@ -1,9 +1,7 @@
 """Guides are compiled once and cached within limits."""
 
-import json
 import random
 import re
-import threading
 
 import pytest
 import tokenizer_kinds
@@ -47,15 +45,6 @@ def test_an_invalid_guide_is_compiled_only_by_a_worker(fresh, compiled):
     assert len(compiled) == 1
 
 
-def test_guides_that_fail_at_the_first_token_are_compiled_only_by_workers(fresh, compiled):
-    """Computing the first mask of such a guide takes seconds and 160 MB."""
-    guide = Guide("regex", "(d{801}){1000}")
-    for _ in range(2):
-        with pytest.raises(GuideError, match="lexer error: too many expressions"):
-            fresh.matcher(guide, [END])
-    assert compiled == []
-
-
 def test_end_ids_that_conflict_with_a_guide_affect_only_their_request(fresh, compiled):
     guide = Guide("choice", '["fox"]')
     [first] = allowed(fresh.matcher(guide, [END]).walk([]).masks[0])
@@ -64,22 +53,6 @@ def test_end_ids_that_conflict_with_a_guide_affect_only_their_request(fresh, com
             fresh.matcher(guide, [first])
         assert fresh.matcher(guide, [END]).forced(1) == [first]
     assert len(compiled) == 1
-
-
-def test_answers_with_the_same_guide_are_independent(fresh):
-    guide = Guide("choice", '["fox", "dog"]')
-    assert not fresh.has(guide)
-    one, two = (fresh.matcher(guide, [END]) for _ in range(2))
-    assert fresh.has(guide)
-    one.advance(one._matcher.compute_ff_tokens() or [])
-    tokens = two.walk([]).masks
-    assert (tokens == fresh.matcher(guide, [END]).walk([]).masks).all()
-
-
-def test_guides_are_cached_by_kind_and_text(fresh):
-    fresh.matcher(Guide("regex", '["fox"]'), [END])
-    assert not fresh.has(Guide("choice", '["fox"]'))
-    assert not fresh.has(Guide("regex", '["fox" ]'))
 
 
 @pytest.fixture
@@ -135,15 +108,6 @@ def test_the_number_of_cached_rejections_is_limited(fresh, monkeypatch):
     assert [fresh.has(guide) for guide in refused] == [False, True, True]
 
 
-def test_a_guide_that_forces_too_many_tokens_is_compiled_only_by_a_worker(fresh, compiled):
-    """The library holds the GIL while it computes forced tokens."""
-    guide = Guide("regex", "fox " * 5000)
-    for _ in range(2):
-        with pytest.raises(GuideError, match=r"it forces \d+ consecutive tokens"):
-            fresh.matcher(guide, [END])
-    assert compiled == []
-
-
 def test_a_guide_that_ran_out_of_time_is_compiled_again(fresh, monkeypatch):
     guide = Guide("regex", "[a-z]+")
 
@@ -156,25 +120,6 @@ def test_a_guide_that_ran_out_of_time_is_compiled_again(fresh, monkeypatch):
             fresh.matcher(guide, [END])
     assert not fresh.has(guide)
     fresh.matcher(guide, [END])
-
-
-def test_threads_can_compile_concurrently(fresh):
-    guide = Guide("choice", json.dumps([f"word {n}" for n in range(500)]))
-    failures = []
-
-    def compile_one():
-        try:
-            fresh.matcher(guide, [END]).walk([])
-        except Exception as error:  # noqa: BLE001
-            failures.append(error)
-
-    threads = [threading.Thread(target=compile_one) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    assert len(fresh._kept) == 1
 
 
 @pytest.mark.parametrize("kind", ["metaspace", "words"])
@@ -281,12 +226,3 @@ def test_the_number_of_cached_guides_is_limited(fresh, monkeypatch):
     for n in range(4):
         fresh.matcher(Guide("regex", str(n)), [END])
     assert [fresh.has(Guide("regex", str(n))) for n in range(4)] == [False, True, True, True]
-
-
-def test_guides_that_conflict_with_end_ids_count_as_cached(fresh, monkeypatch):
-    monkeypatch.setattr("tandem.guides.compiler.KEPT_GUIDES", 3)
-    guides = [Guide("choice", f'["{letter}"]') for letter in "abcde"]
-    for guide in guides:
-        with pytest.raises(GuideError, match="end ids"):
-            fresh.matcher(guide, encoded(guide.text[2]))
-    assert [fresh.has(guide) for guide in guides] == [False, False, True, True, True]

@@ -9,13 +9,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from checkpoints import write_empty, write_tokenizer
 
 from tandem.tools import cli as command
 from tandem.tools.commands import doctor
 from tandem.tools.commands.command_help import COMMANDS
 from tandem.tools.commands.doctor import Finding
-from tandem.tools.commands.options import PROFILES, grpc_url, named_profile
+from tandem.tools.commands.options import PROFILES, named_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import install
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
@@ -93,11 +92,6 @@ def test_the_error_for_a_wrong_url_suggests_the_right_url(given, advice, capsys)
     assert f"argument --url: {advice}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8001", "[::1]:8001", "a.host:1"])
-def test_the_url_of_a_grpc_port_is_unchanged(url):
-    assert grpc_url(url) == url
-
-
 def test_an_interrupt_during_imports_prints_no_traceback():
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False
@@ -114,13 +108,6 @@ def test_the_command_imports_no_slow_libraries_at_startup():
     )
     heavy = {"numpy", "grpc", "pydantic", "rich", "tritonclient", "yaml", "argparse"}
     assert not heavy & set(done.stdout.split())
-
-
-def test_a_command_restores_the_signal_handlers():
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [*map(signal.getsignal, signals)]
-    assert run("--version") == 0
-    assert [*map(signal.getsignal, signals)] == before
 
 
 @pytest.mark.parametrize("ignored", [False, True])
@@ -233,25 +220,11 @@ def test_the_command_that_render_prints_works_in_another_folder(
     assert capsys.readouterr().out.splitlines()[-1] == f"sh {tmp_path / 'o' / 'serve.sh'}"
 
 
-def test_render_accepts_checkpoints_instead_of_a_profile(tmp_path, capsys):
-    write_empty(tmp_path / "own", write_tokenizer(tmp_path / "own"))
-    output = tmp_path / "rendered"
-    assert run("render", "--target", str(tmp_path / "own"), "--output", str(output)) == 0
-    assert (output / "target" / "1" / "checkpoint" / "model.safetensors").is_file()
-    assert not (output / "draft").exists()
-    assert capsys.readouterr().out.startswith(f"{output}: preprocessing, ")
-
-
 def test_doctor_finds_no_problem_on_this_machine(capsys):
     assert run("doctor") == 0
     shown = capsys.readouterr().out
     for subject in ("glibc", "Python", "Triton", "torch", "/dev/shm", "memory", "GPU"):
         assert subject in shown
-
-
-def test_doctor_shows_both_the_server_version_and_the_wheel_version():
-    triton = next(finding for finding in doctor.examine() if finding.subject == "Triton")
-    assert triton.found == "2.51.0 (nvidia-pytriton 0.7.0)"
 
 
 def test_doctor_suggests_a_fix_if_something_is_missing(monkeypatch, capsys):
@@ -286,11 +259,6 @@ def test_a_port_in_use_does_not_fail_doctor(name):
     assert finding.good is None
     assert finding.found == f"{number} is taken"
     assert f"--{name}-port 0" in finding.fix
-
-
-def test_doctor_checks_every_port_that_up_uses():
-    ports = {finding.subject for finding in doctor.examine() if finding.subject.endswith(" port")}
-    assert ports == {"http port", "grpc port", "metrics port", "gateway port"}
 
 
 def test_doctor_reports_a_python_without_a_shared_library(monkeypatch):

@@ -37,10 +37,6 @@ def test_documented_config_strings_are_parsed(config, text, parts):
             )
         ),
         (
-            "[x,[0],[1],True]",
-            "must have the form [draft_len, draft_devices, target_devices, use_logits]; got",
-        ),
-        (
             "[4,[0],[1],print()]",
             "must have the form [draft_len, draft_devices, target_devices, use_logits]; got",
         ),
@@ -48,19 +44,7 @@ def test_documented_config_strings_are_parsed(config, text, parts):
             "[0,[0],[1],True]",
             "draft_len must be greater than 0; got 0",
         ),
-        (
-            "[True,[0],[1],True]",
-            'draft_len must be a valid integer; got True; example: "[4,[0],[1],True]"',
-        ),
-        (
-            "[4,0,[1],True]",
-            "draft_devices must be a valid list; got 0",
-        ),
         ("[4,[],[1],True]", "draft_devices must have at least 1 item"),
-        (
-            "[4,[-1],[1],True]",
-            "draft_devices must be at least 0; got -1",
-        ),
         (
             "[4,[0],['1'],True]",
             "target_devices must be a valid integer; got '1'; example: \"[4,[0],[1],True]\"",

@@ -4,7 +4,6 @@ import pytest
 from checkpoints import write_tokenizer
 from profile_files import engines, load, profile
 
-from tandem.bls.settings import AUTO
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
@@ -23,11 +22,6 @@ def test_prompt_lookup_is_the_default_without_a_draft_model(folder):
     assert settings.drafter == "prompt_lookup"
     assert settings.drafters == ("prompt_lookup", "none")
     assert settings.draft is None
-
-
-def test_requests_can_choose_any_drafter_if_there_is_a_draft_model(folder):
-    settings = load(folder, profile()).loop_settings()
-    assert settings.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
 
 
 def test_a_target_with_max_draft_len_0_allows_only_drafter_none(folder):
@@ -55,12 +49,6 @@ def test_the_draft_engine_can_have_a_shorter_max_seq_len(folder):
     assert (settings.target.max_seq_len, settings.draft.max_seq_len) == (1024, 512)
 
 
-def test_checkpoints_can_be_served_without_a_profile(folder):
-    write_tokenizer(folder / "target")
-    planned = deployment.for_checkpoints(folder / "target", folder / "draft")
-    assert planned.loop_settings().drafter == "draft_model"
-
-
 def test_errors_for_checkpoints_name_the_command_line_option(folder):
     write_tokenizer(folder / "target")
     with pytest.raises(TandemError, match="--draft: no folder"):
@@ -74,12 +62,6 @@ def test_checkpoints_are_checked_before_weights_are_downloaded(folder):
     assert (planned.profile.name, planned.drafters) == ("mine", ("prompt_lookup", "none"))
     with pytest.raises(TandemError, match=r"--target: .* has no weights"):
         deployment.for_checkpoints(folder / "target", None)
-
-
-def test_draft_len_can_be_auto(folder):
-    settings = load(folder, profile(decoding={"draft_len": "auto"})).loop_settings()
-    assert settings.draft_len == AUTO
-    assert settings.draft_stops_when_unsure
 
 
 def test_each_engine_gets_its_own_kv_cache_size(folder):
@@ -128,9 +110,3 @@ def test_loops_share_the_admission_limits(folder):
     assert (settings.instances, settings.max_requests, settings.max_queue) == (2, 64, 64)
     assert (settings.max_queue_bytes, settings.max_queue_bytes_each) == (5, 2)
     assert planned.thread_pool_size == load(folder, profile()).thread_pool_size
-
-
-def test_tokenizer_models_get_max_seq_len(folder):
-    planned = load(folder, profile())
-    assert planned.tokenizer_settings().max_seq_len == 1024
-    assert planned.detokenizer_settings().max_seq_len == 1024

@@ -9,7 +9,6 @@ from checkpoints import write_tokenizer
 from tandem.engines import capabilities
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
-from tandem.tools.triton import repository
 
 ENTRIES = [{"name": "bls_stream", "kind": "stream"}, {"name": "bls", "kind": "forward"}]
 SHIPPED = "llama-3.1-8b-llmapi"
@@ -58,23 +57,11 @@ LOOKUP = {
 }
 
 
-def test_in_engine_lookup_uses_the_documented_defaults(plan):
-    config = parameters_of(plan(kind="llmapi", prompt_lookup={}))["speculative_config"]
-    assert (config["max_draft_len"], config["max_matching_ngram_size"]) == (4, 2)
-    assert config["is_keep_all"] is config["is_use_oldest"] is True
-
-
 def test_engine_is_the_only_drafter_that_the_loop_offers(plan):
     settings = plan(kind="llmapi", prompt_lookup={}).loop_settings()
     assert settings.drafter == "engine"
     assert settings.drafters == ("engine",)
     assert settings.target.max_draft_len == 0
-
-
-def test_in_engine_lookup_rejects_the_hybrid_setting(plan):
-    assert "engines.target.prompt_lookup.hybrid_min_ngram_size: unknown key" in refusal(
-        plan, kind="llmapi", prompt_lookup={"hybrid_min_ngram_size": 2}
-    )
 
 
 def test_an_llmapi_target_gets_its_model_and_lookup_settings(plan, folder):
@@ -143,23 +130,9 @@ def test_an_llmapi_target_can_run_without_speculation(plan):
             "engines.target: llm_args.dtype is set from other keys of the profile; remove it",
         ),
         (
-            {"max_seq_len": 2048},
-            "engines.target.max_seq_len: must be at most 1024, the positions of",
-        ),
-        (
             {"max_seq_len": 5, "prompt_lookup": {}},
             "engines.target.max_seq_len: must be more than the longest draft, 4 tokens; got 5",
         ),
-        (
-            {"kv_cache_tokens": 512},
-            "engines.target.kv_cache_tokens: must be at least max_seq_len (1024)",
-        ),
-        (
-            {"draft": {"checkpoint": "nowhere"}},
-            "engines.target.draft.checkpoint: no folder",
-        ),
-        ({"checkpoint": "nowhere"}, "engines.target.checkpoint: no folder"),
-        ({"max_draft_len": 4}, "engines.target.max_draft_len: unknown key"),
         ({"enable_block_reuse": "yes"}, "engines.target.enable_block_reuse: must be"),
     ],
 )
@@ -173,16 +146,6 @@ def test_a_draft_model_with_another_vocabulary_is_rejected(plan, folder):
     assert "engines.target.draft.checkpoint" in refusal(
         plan, kind="llmapi", draft={"checkpoint": "draft"}
     )
-
-
-def test_a_rendered_llmapi_model_contains_no_weights(plan, tmp_path):
-    planned = plan(kind="llmapi", prompt_lookup={})
-    repository.render(planned, tmp_path / "models")
-    version = tmp_path / "models" / "target" / "1"
-    assert sorted(path.name for path in version.iterdir()) == [
-        "model.py",
-        "tandem",
-    ]
 
 
 def test_the_shipped_llmapi_profile_speculates_as_documented(shipped):

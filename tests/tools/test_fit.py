@@ -55,14 +55,6 @@ def test_kv_caches_are_sized_to_fill_the_free_memory(planned, monkeypatch, free,
     assert served.target.kv_cache_tokens == found["target"]
 
 
-def test_weights_on_a_gpu_keep_their_stored_type(checkpoint, monkeypatch):
-    planned = deployment.for_checkpoints(checkpoint, None)
-    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 2_000_000_000)
-    count = {"target": 400_000_000}
-    assert fit.needs_of(planned, count, on_gpu=True)["target"].weights == 800_000_000
-    assert fit.fitting_kv_caches(planned, count)  # 1.6 GB in float32 wouldn't fit
-
-
 def test_an_unpaged_cache_takes_twice_the_memory_on_a_gpu(planned):
     def token_bytes(deployment, *, on_gpu):
         return fit.needs_of(deployment, COUNTS, on_gpu=on_gpu)["target"].token_bytes

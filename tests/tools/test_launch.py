@@ -67,11 +67,6 @@ def test_an_engine_on_several_gpus_has_one_process_per_gpu(lookup):
         assert not set(ENDPOINTS) & set(rank)
 
 
-def test_a_renamed_engine_is_loaded_by_its_name(changed):
-    gpus = {"engines.target.tp_size": 2, "engines.target.device_ids": [0, 1]}
-    assert "--load-model=large" in launch(changed(LOOKUP, gpus | {"models.target": "large"}))
-
-
 @pytest.mark.parametrize(
     ("draft", "gpus"), [({}, 4), (SMALL_DRAFT, 5), ({"engines.draft.device_ids": [4, 5, 6, 7]}, 8)]
 )

@@ -112,14 +112,6 @@ def test_a_finished_or_stopped_answer_leaves_no_thread(is_long):
     assert eventually(lambda: threads_of_clients() <= before)
 
 
-def test_each_request_has_its_own_id():
-    service = Service()
-    leave(service)
-    leave(service)
-    first, second = service.requests
-    assert first.id != second.id
-
-
 def test_no_stop_is_sent_after_a_complete_answer():
     service = Service(is_long=False)
     with asking(service) as chunks:

@@ -85,13 +85,6 @@ def test_small_files_are_downloaded_before_the_weights(served, checkpoint):
     assert count_parameters(folder) == size // 2
 
 
-def test_chat_templates_in_a_separate_folder_are_also_downloaded(served, checkpoint):
-    (checkpoint / "additional_chat_templates").mkdir()
-    (checkpoint / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
-    folder = HubModel(ID).find().checkpoint()
-    assert (folder / "additional_chat_templates" / "tool_use.jinja").read_text() == "{{ tools }}"
-
-
 def test_downloaded_files_are_not_downloaded_again(served):
     folder = HubModel(ID).find().checkpoint()
     before = list(served.fetched)
@@ -119,15 +112,6 @@ def test_the_requested_revision_of_a_model_is_downloaded(served, tmp_path, check
     assert by_branch.checkpoint().name == commit
     assert by_commit.checkpoint() == by_branch.checkpoint()
     assert by_branch.name == f"{ID}@v2"
-
-
-def test_weights_stored_in_two_formats_are_counted_once(checkpoint):
-    """Mistral's folders contain weights in transformers' format and in Mistral's own format."""
-    once = count_parameters(checkpoint)
-    shutil.copy(checkpoint / "model.safetensors", checkpoint / "consolidated.safetensors")
-    assert count_parameters(checkpoint) == once > 0
-    (checkpoint / "model.safetensors").unlink()
-    assert count_parameters(checkpoint) == once
 
 
 @pytest.mark.parametrize(
@@ -177,13 +161,6 @@ def test_cached_models_load_without_the_hub(served, tmp_path, monkeypatch, broke
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert HubModel(ID).find().checkpoint() == folder
     assert "doesn't have all of it" in refusal(HubModel("owner/other").find)
-
-
-def test_a_partly_cached_model_is_rejected_if_the_hub_is_unreachable(served, monkeypatch):
-    HubModel(ID).find()
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)  # skip pauses
-    ask("http://127.0.0.1:9", monkeypatch)
-    assert "doesn't have all of it" in refusal(HubModel(ID).find)
 
 
 def test_a_repository_without_safetensors_is_rejected(served, checkpoint):

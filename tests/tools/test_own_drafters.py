@@ -1,6 +1,5 @@
 """Profiles and commands support custom drafters."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import yaml
 
 from tandem.tools import cli as command
 from tandem.tools.benchmark.measured_server import measured_server
-from tandem.tools.commands.up import greeting
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
@@ -93,39 +91,11 @@ def test_commands_accept_custom_drafters_and_list_them_in_errors(profile, monkey
         assert "repeat, none" in line
 
 
-class ScriptedServer:
-    grpc_url = http_url = metrics_url = "here:1"
-    log = type("Log", (), {"path": "log"})
-
-
-def test_up_lists_a_custom_drafter(profile):
-    shown = greeting(ScriptedServer(), deployment.load(profile()), None)
-    assert "(a request may use prompt_lookup, hybrid, repeat, none)" in shown
-
-
 def test_the_error_for_a_missing_module_names_the_searched_folder(refusal, tmp_path):
     assert refusal({"module": "nowhere.py"}) == (
         f"drafters.0.module: {tmp_path}/nowhere.py isn't a file; 'nowhere.py' is relative to the "
         f"profile's folder, {tmp_path}"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to"),
-        ("", "has no DRAFTER; define DRAFTER = DrafterKind(...)"),
-        (
-            EXAMPLE.replace('"repeat"', '"hybrid"'),
-            "drafter 'hybrid' already exists; choose",
-        ),
-    ],
-)
-def test_a_module_that_does_not_define_a_drafter_is_rejected(refusal, tmp_path, text, reason):
-    (tmp_path / "other.py").write_text(text)
-    line = refusal({"module": "other.py"})
-    assert line.startswith("drafters.0.module: ")
-    assert reason in line
 
 
 def test_two_drafters_with_the_same_name_are_rejected(refusal, tmp_path):
@@ -162,11 +132,3 @@ def test_a_drafter_that_samples_from_a_draft_model_requires_one(refusal, tmp_pat
         {"module": "samples.py"}, engines={"target": TARGET}, decoding={"drafter": "repeat"}
     )
     assert line.startswith("decoding.drafter: 'repeat' needs engines.draft")
-
-
-def test_custom_drafter_settings_are_rendered_as_one_parameter(profile, tmp_path):
-    planned = deployment.load(profile([{"module": "repeat.py", "settings": {"period": 2}}]))
-    [stream] = [m for m in repository.models(planned) if m.name == "bls_stream"]
-    assert json.loads(stream.parameters["drafter_modules"]) == [
-        {"file": "repeat.py", "settings": {"period": 2}}
-    ]

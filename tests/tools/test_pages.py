@@ -4,8 +4,6 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import pytest
-
 from tandem.bls.metrics.names import OLDEST_DELIVERY
 from tandem.tools.triton.pages import are_found, oldest_untaken
 
@@ -36,21 +34,10 @@ def serving(page, *, more_bytes=0):
         server.shutdown()
 
 
-def test_the_oldest_blocked_response_of_all_loops_is_reported():
-    with serving(PAGE) as port:
-        assert oldest_untaken("127.0.0.1", port) == 40
-
-
 def test_pages_are_read_without_a_proxy(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with serving(PAGE) as port:
         assert oldest_untaken("127.0.0.1", port) == 40
-
-
-@pytest.mark.parametrize("page", ["", "tandem_rounds_total 3\n"])
-def test_a_metrics_page_without_the_metric_counts_as_0(page):
-    with serving(page) as port:
-        assert oldest_untaken("127.0.0.1", port) == 0
 
 
 def test_an_incomplete_metrics_page_counts_as_0():

@@ -37,13 +37,6 @@ def test_forced_text_has_its_own_span():
     ]
 
 
-def test_rounds_of_one_chunk_have_separate_spans():
-    rounds = [("accepted", 1), ("correction", 1)] * 2
-    assert split(("abcd", *rounds)) == [
-        [("a", "accepted"), ("b", None), ("c", "accepted"), ("d", None)],
-    ]
-
-
 def test_withheld_text_keeps_the_kind_of_its_tokens():
     first = ("a", ("accepted", 2), ("accepted", 1))
     assert split(first, ("bcd", ("bonus", 1))) == [
@@ -58,12 +51,6 @@ def test_withheld_text_keeps_the_kind_of_its_tokens():
 
 def test_a_character_belongs_to_the_token_that_completes_it():
     assert split(("€", ("accepted", 0), ("correction", 1))) == [[("€", None)]]
-
-
-def test_text_after_the_last_complete_token_is_also_shown():
-    assert split(("a\ufffd", ("accepted", 1), ("correction", 0))) == [
-        [("a", "accepted"), ("\ufffd", None)]
-    ]
 
 
 @given(st.text(max_size=30), st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 4))))

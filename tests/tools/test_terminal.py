@@ -56,17 +56,6 @@ def test_accepted_text_is_colored_and_control_characters_are_replaced():
     assert text == "\x1b[32ma\x1b[0mb\x1b[32m␛\x1b[0mc\n"
 
 
-def test_forced_text_has_its_own_color():
-    kinds = [KINDS.index("forced"), KINDS.index("plain")]
-    chunk = AnswerChunk("ab", [1, 2], AnswerTotals(1, 0, 0), None, 0.5, None, kinds, [1, 1])
-    text = shown(chunk, force_terminal=True, color_system="standard")
-    assert text == "\x1b[35ma\x1b[0mb\n"
-
-
-def test_the_no_color_option_disables_colors():
-    assert shown(*CHUNKS, force_terminal=True, no_color=True) == "ab␛c\n"
-
-
 def test_an_interrupt_cancels_the_request():
     with pytest.raises(KeyboardInterrupt):
         shown(CHUNKS[0], KeyboardInterrupt())

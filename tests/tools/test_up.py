@@ -15,7 +15,6 @@ from checkpoints import write_empty, write_tokenizer
 from tandem.gateway import server as gateway_server
 from tandem.tools import cli as command
 from tandem.tools.commands import up
-from tandem.tools.commands.options import named_profile
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import linked_repository
 
@@ -62,29 +61,10 @@ def test_the_greeting_says_that_drafts_are_translated(own, tmp_path):
     )
 
 
-def test_the_greeting_shows_the_number_of_loops(own):
-    two = deployment.check(own.profile.model_copy(update={"instances": 2}))
-    settings, _, _ = rows(two)
-    assert settings["limits"].startswith(
-        "up to 64 sequences run and 64 wait, in 2 loops; KV cache of 16384 tokens"
-    )
-
-
 def test_the_example_in_the_greeting_has_the_right_port_and_model(own):
     _, generate, curl = rows(own)
     assert generate == ["tandem", "generate", "--url", "127.0.0.1:2", "Once upon a time"]
     assert curl[2] == "http://127.0.0.1:1/v2/models/bls_stream/generate_stream"
-
-
-def test_the_greeting_of_the_demo_pair_uses_a_python_prompt():
-    planned = deployment.load(named_profile(Path("emulated-zero")))
-    settings, generate, curl = rows(planned)
-    assert generate[-1] == "def main():"
-    assert '"def main():"' in curl[-1]
-    assert settings["draft"] == "emulated"
-    assert settings["drafter"].startswith(
-        "draft_model (a request may use prompt_lookup, hybrid, none)"
-    )
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,6 @@ def test_a_vllm_target_supports_every_drafter(plan):
     assert planned.target.capabilities == capabilities.VLLM
 
 
-def test_a_vllm_draft_engine_has_max_draft_len_0(plan):
-    assert plan(draft=DRAFT).draft.max_draft_len == 0
-
-
 def test_the_drafter_is_engine_if_vllm_speculates_by_itself(plan):
     own = {"method": "ngram", "num_speculative_tokens": 4}
     planned = plan(speculative_config=own)
@@ -64,14 +60,9 @@ def test_a_path_to_python_is_relative_to_the_profile(plan, folder):
     [
         ({"max_batch_tokens": 1024}, "engines.target: max_batch_tokens must be greater than 2048"),
         (
-            {"kv_cache_tokens": 512},
-            "engines.target.kv_cache_tokens: must be at least max_seq_len (1024)",
-        ),
-        (
             {"arguments": {"dtype": "half"}},
             "engines.target: arguments.dtype is set from other keys",
         ),
-        ({"max_draft_length": 4}, "did you mean 'max_draft_len'?"),
     ],
 )
 def test_conflicting_settings_are_rejected_with_their_key(plan, target, words):

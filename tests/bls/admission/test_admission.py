@@ -58,14 +58,6 @@ def test_a_sequence_starts_only_when_its_blocks_are_free():
     assert queue.admission.kv_reserved == 4 / 8
 
 
-def test_a_sequence_that_exactly_fits_the_free_blocks_starts():
-    queue = Waiting(max_running=9, kv_blocks=8)
-    queue.add("five", 5)
-    queue.add("three", 3)
-    assert queue.started == ["five", "three"]
-    assert queue.admission.kv_reserved == 1
-
-
 def test_short_prompts_do_not_overtake_a_long_one():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("five", 5)
@@ -217,12 +209,6 @@ def test_free_draft_blocks_go_to_running_sequences_in_order():
     assert fourth.drafts
     assert queue.add("e", 1, 2).drafts
     assert not queue.add("f", 1, 1).drafts
-
-
-def test_a_request_without_a_draft_model_reserves_no_draft_blocks():
-    queue = Waiting(draft_kv_blocks=2)
-    assert not queue.add("none", 1, 0).drafts
-    assert queue.add("model", 1, 2).drafts
 
 
 def test_a_sequence_larger_than_the_draft_cache_runs_without_drafts():

@@ -27,13 +27,6 @@ def test_concurrent_tasks_are_limited_and_start_in_order():
     assert kitchen.at_work == ["a", "b", "c", "d"]
 
 
-def test_each_task_receives_its_permit():
-    begun = []
-    limiter = ConcurrencyLimiter(1, 0)
-    permit = limiter.acquire(begun.append, 1)
-    assert begun == [permit]
-
-
 def test_ending_a_permit_twice_starts_only_one_more_task():
     kitchen = Kitchen()
     first = kitchen.come("a")

@@ -52,14 +52,6 @@ class Others(OtherLoops):
                 admission.start_waiting()
 
 
-def test_a_slot_freed_in_one_loop_starts_a_sequence_in_another():
-    loops = Loops(2)
-    first, *_ = [loops.add(0, name) for name in "abc"]
-    loops.add(1, "d")
-    loops.admissions[0].leave(first)
-    assert loops.started == ["a", "b", "c", "d"]
-
-
 def test_sequences_start_in_order_across_loops():
     loops = Loops(3)
     five = loops.add(0, "five", 5)
@@ -68,15 +60,6 @@ def test_sequences_start_in_order_across_loops():
     assert loops.started == ["five"]
     loops.admissions[0].leave(five)
     assert loops.started == ["five", "four", "one"]
-
-
-def test_a_sequence_larger_than_the_cache_waits_for_all_loops():
-    loops = Loops(2)
-    one = loops.add(0, "one")
-    loops.add(1, "huge", 100)
-    assert loops.started == ["one"]
-    loops.admissions[0].leave(one)
-    assert loops.started == ["one", "huge"]
 
 
 def test_withdrawing_the_first_waiting_request_does_not_block_other_loops():

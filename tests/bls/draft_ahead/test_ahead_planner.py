@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, ids, with_engines
 
-from tandem.bls.draft_ahead.ahead_planner import MOST_UNREAD, AheadPlanner
+from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import DraftAhead
 from tandem.bls.effects import Draft, DraftPlan, EngineAnswer
 
@@ -44,23 +44,11 @@ def test_by_default_at_most_four_sequences_draft_ahead(running, drafts_ahead):
     assert always.plan(10) is not None
 
 
-def test_engines_on_one_device_do_not_draft_ahead_by_default():
-    ahead = ahead_of(always=False, settings=replace(AHEAD, engines_share_device=True))
-    learn(ahead)
-    assert ahead.plan(10) is None
-
-
 def test_auto_does_not_draft_ahead_with_a_slow_draft():
     for always in (False, True):
         ahead = ahead_of(always=always)
         learn(ahead, step=0.02, accepted=1)
         assert (ahead.plan(8) is not None) == always
-
-
-def test_branches_are_at_most_as_long_as_requested():
-    ahead = ahead_of()
-    learn(ahead)
-    assert max(ahead.plan(longest).num_tokens for longest in (2, 6)) <= 6
 
 
 def test_drafts_that_stopped_early_do_not_change_the_acceptance_rate():
@@ -73,21 +61,3 @@ def test_drafts_that_stopped_early_do_not_change_the_acceptance_rate():
         statistics.verified(replace(draft, plan=DraftPlan(4)), 4)
         statistics.verified(replace(draft, drafted_ahead=True), 4)
     assert statistics.acceptance("draft_model") > 0.95
-
-
-def test_a_call_without_overhead_does_not_reset_the_measured_overhead():
-    statistics = AheadPlanner(AHEAD)
-    for number in range(300):
-        way = 0.002 * (number % 2)
-        answer = EngineAnswer(ids(1, 1), 0.004 + way, 0.004)
-        draft = Draft(ids(1, 1), drafter="draft_model", answer=answer)
-        statistics.timed(draft, 0.03 + way)
-        if number > 200:
-            assert statistics.seconds(2) == pytest.approx(0.004 + 0.001, abs=1e-4)
-
-
-def test_unread_logits_are_returned_oldest_first():
-    statistics = AheadPlanner(SETTINGS)
-    assert statistics.next_unread_logits() is None
-    statistics.unread_logits.extend(range(MOST_UNREAD + 1))
-    assert [statistics.next_unread_logits() for _ in range(2)] == [1, 2]

@@ -1,7 +1,6 @@
 """With scripted engines, drafting ahead changes neither the output nor the drafts."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from scripted import (
     SETTINGS,
     BranchingDraft,
     Health,
-    Language,
     Target,
     decoding_of,
     expected,
@@ -27,13 +25,12 @@ from strategies import languages
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import (
     DraftAhead,
-    branches_of,
     branching_of,
 )
 from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
-from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
+from tandem.bls.effects import Draft, EngineAnswer
 from tandem.bls.request import Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -87,16 +84,6 @@ def test_branches_longer_than_requested_are_cut(request, language):
     check(request, language, BranchingDraft(language, keeps_lengths=False))
 
 
-@pytest.mark.parametrize("new", [(1, 2, 5), (1, 3, 5), (3, 2, 5), (1, 2, 4), (2, 5), (1, 2, 3, 5)])
-def test_a_branch_continues_only_its_own_tokens(new):
-    sequence = Sequence(request_of())
-    branch = BranchDraft(2, 5, ids(6, 6), 0)
-    answer = EngineAnswer(ids(), branches=(branch,))
-    ahead = branches_of(len(sequence.context), ids(1, 2, 3), answer)
-    sequence.append(ids(*new))
-    assert ahead.after(sequence) is (branch if new == (1, 2, 5) else None)
-
-
 def test_no_draft_call_is_needed_after_a_hit():
     draft = BranchingDraft(ENDLESS, agrees=8, unsure_every=10**9)
     decoding = check(request_of(end_ids=(), max_tokens=40), ENDLESS, draft)
@@ -118,61 +105,6 @@ def test_after_a_miss_the_draft_has_the_requested_length():
     assert set(plain[:-1]) == {8}
     assert decoding.statistics.ahead.num_hits == 0
     assert decoding.statistics.ahead.num_calls > 0
-
-
-def test_rounds_without_a_free_thread_do_not_count_as_drafted_ahead():
-    draft = BranchingDraft(ENDLESS, agrees=8)
-    request = request_of(end_ids=(), draft_len=8)
-    decoding = check(request, ENDLESS, draft, ahead_fates=("no thread", "in time"))
-    ahead = decoding.statistics.ahead
-    begun = sum(call.branching is not None for call in draft.calls)
-    assert 0 < ahead.num_hits <= begun <= ahead.num_calls <= begun + 1  # one call may be pending
-    assert ahead.num_calls < decoding.statistics.num_rounds - 1
-
-
-def test_drafting_ahead_is_paused_while_drafts_do_not_pay(monkeypatch):
-    monkeypatch.setattr(FixedLength, "allows_drafts", lambda _: False)
-    draft = BranchingDraft(ENDLESS)
-    decoding = check(request_of(end_ids=()), ENDLESS, draft)
-    assert decoding.statistics.num_draft_tokens > 8
-    assert all(call.branching is None for call in draft.calls)
-
-
-def test_hits_are_grouped_by_tokens_accepted_in_the_previous_round():
-    draft = BranchingDraft(ENDLESS, agrees=5)
-    ahead = check(request_of(end_ids=(), max_tokens=200), ENDLESS, draft).statistics
-    rounds, hits = ahead.rounds, [0] * 5
-    for before, after in pairwise(rounds):
-        hits[before.num_accepted_tokens] += after.drafted_ahead
-    assert ahead.ahead.hits_by_accepted == hits[: len(ahead.ahead.hits_by_accepted)]
-    assert sum(hits) == ahead.ahead.num_hits > 5
-    assert ahead.as_dict()["draft_ahead"] == {
-        "num_calls": ahead.ahead.num_calls,
-        "num_hits": sum(hits),
-        "hits_by_accepted": ahead.ahead.hits_by_accepted,
-        "num_branches": sum(round_.num_branches for round_ in rounds),
-        "num_wasted_branches": sum(round_.num_branches for round_ in rounds) - sum(hits),
-        "seconds_saved": 0.0,
-    }
-
-
-def test_the_draft_model_drafts_ahead_while_copies_are_verified():
-    class Repeats(Language):
-        def next(self, context, banned=()):
-            return len(context) // 3 % 5 if len(context) % 7 else 5
-
-    request = request_of(
-        drafter="hybrid", end_ids=(), prompt_lookup_num_tokens=3, max_matching_ngram_size=2
-    )
-    draft = BranchingDraft(Repeats())
-    decoding = check(replace(request, max_tokens=120), Repeats(), draft)
-    behind = {call.draft.drafter for call in draft.calls if call.branching is not None}
-    assert behind == {"draft_model", "prompt_lookup"}
-    rounds = decoding.statistics.rounds
-    assert any(
-        before.drafter == "prompt_lookup" and after.drafted_ahead
-        for before, after in pairwise(rounds)
-    )
 
 
 def test_failed_branch_calls_pause_drafts_but_rejected_ones_do_not():
@@ -236,20 +168,6 @@ def test_drafts_with_ids_unknown_to_the_draft_engine_get_no_branches():
     sequence = Sequence(request_of())
     assert drafter.draft_ahead(sequence, Draft(ids(1, 5), drafter="prompt_lookup")) is not None
     assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None
-
-
-def test_after_rejected_copied_drafts_more_branches_cover_another_rejection():
-    request, planner = request_of(drafter="hybrid"), AheadPlanner(AHEAD)
-    hybrid = decoding_of(request, AHEAD, ahead_planner=planner)._drafter
-    copied = Draft(ids(1, 2, 3), drafter="prediction")
-
-    def branches_after_rejection():
-        return next(hybrid.draft_ahead(Sequence(request), copied)).branching.counts[0]
-
-    before = branches_after_rejection()
-    for _ in range(50):
-        hybrid.verified(copied, 0, 0.02)
-    assert branches_after_rejection() > before
 
 
 def test_branches_respect_ends_of_sequence_min_tokens_and_context_limits():

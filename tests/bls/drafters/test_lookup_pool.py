@@ -21,7 +21,7 @@ from scripted import (
 from strategies import languages
 
 from tandem.bls import effects
-from tandem.bls.drafters.prompt_lookup import PromptLookup, pools_of
+from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.drafters.prompt_lookup import make as make_prompt_lookup
 from tandem.bls.drafters.registry import DRAFTERS, DrafterKind
 from tandem.bls.errors import EngineCallError
@@ -61,20 +61,6 @@ def played(request, pools, language=None, *, settings=SETTINGS, target=None, dra
     decoding = decoding_of(request, settings, pools=pools)
     play(decoding, target, draft)
     return decoding, target.calls
-
-
-@pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
-def test_a_repeated_answer_takes_half_the_rounds_or_fewer(pools, drafter):
-    request = request_of(drafter=drafter, draft_len=1)
-    wrong = Draft(Counts(), (False,))
-    first, _ = played(request, pools, draft=wrong)
-    again, _ = played(request, pools, draft=wrong)
-    assert again.sequence.output.tolist() == first.sequence.output.tolist()
-    earned = again.statistics.by_drafter["lookup_pool"]
-    assert earned.draft_acceptance_rate == 1
-    assert earned.num_accepted_draft_tokens > 25
-    assert again.statistics.num_rounds < first.statistics.num_rounds / 2
-    assert "lookup_pool" not in first.statistics.by_drafter
 
 
 @pytest.mark.parametrize("other", ["theirs", "", None])
@@ -139,13 +125,6 @@ def test_a_failed_answer_does_not_join_its_pool(pools):
     assert pools.num_tokens == 0
 
 
-def test_loops_share_the_size_limit_of_pools():
-    assert pools_of(SETTINGS) is None
-    for instances, each in ((1, 1000), (3, 333)):
-        pooled = replace(SETTINGS, max_pool_tokens=1000, instances=instances)
-        assert pools_of(pooled).max_tokens == each
-
-
 def found(request, pools, settings=SETTINGS, limit=4):
     return PromptLookup(request, settings, pools).look_up(Sequence(request), limit)
 
@@ -164,11 +143,6 @@ def test_the_longest_match_wins_and_the_requests_own_context_wins_ties(pools, ng
         draft = found(request_of(prompt_ids=prompt, max_matching_ngram_size=ngram), pools)
         assert (draft.drafter, draft.tokens.tolist()) == (source, tokens)
         assert draft.num_matching == size
-
-
-def test_a_request_copies_its_own_context_if_the_pool_has_no_match(pools):
-    request = request_of(prompt_ids=ids(1, 2, 3, 4, 1, 2, 3), max_matching_ngram_size=2)
-    assert found(request, pools).num_matching == found(request, None).num_matching == 2
 
 
 def test_copies_have_at_most_prompt_lookup_num_tokens(pools):
@@ -203,15 +177,6 @@ def test_pools_are_not_used_if_drafts_would_change_the_output(
     settings = with_engines(SETTINGS, target={"keyed_randomness": keyed})
     request = request_of(prompt_ids=ids(1, 2, 3), drafter="hybrid", sampling=sampling, **changes)
     assert bool(len(found(request, pools, settings))) == copies
-
-
-def test_answers_join_their_pool_even_if_their_request_may_not_copy(pools):
-    request = request_of(sampling=Sampling(top_k=0), seeded=True)
-    unkeyed = with_engines(SETTINGS, target={"keyed_randomness": False})
-    for _ in range(2):
-        decoding, _ = played(request, pools, settings=unkeyed)
-        assert decoding.statistics.num_draft_tokens == 0
-    assert pools.num_tokens == 2 * 64
 
 
 def test_a_custom_drafter_can_build_on_prompt_lookup(pools, monkeypatch):

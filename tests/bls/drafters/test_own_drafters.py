@@ -61,18 +61,6 @@ def played(health=None, **changes):
     return decoding, target
 
 
-def test_custom_drafts_are_verified_and_counted_under_the_drafter_name(joined):
-    joined(
-        "def propose(self, sequence, limit):\n"
-        "    return Draft(sequence.context[-limit:])\n"
-        "    yield"
-    )
-    decoding, target = played()
-    assert decoding.statistics.by_drafter.keys() == {"own"}
-    assert max(len(call.draft) for call in target.calls) == 3
-    assert decoding.statistics.num_drafter_failures == 0
-
-
 def test_custom_drafts_are_cut_after_an_end_of_sequence(joined):
     joined("def propose(self, sequence, limit):\n    return Draft([1, 7, 2])\n    yield")
     _, target = played(end_ids=(7,))
@@ -92,31 +80,19 @@ PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
             "its draft has 4 tokens; the limit is 3",
         ),
         (PROPOSE.format("return Draft([8])"), "its draft token ids must be between 0 and 7"),
-        (PROPOSE.format("return Draft([-1])"), "its draft token ids must be between 0 and 7"),
-        (PROPOSE.format("return Draft([0.5])"), "its draft token ids must be a 1-D array"),
         (PROPOSE.format("return Draft([[1]])"), "its draft token ids must be a 1-D array"),
         (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "it calls an engine; set"),
         (PROPOSE.format("return []"), "it must return a Draft; got list"),
         (
-            PROPOSE.format("return Draft([1] * 10**6)"),
-            "its draft has 1000000 tokens; the limit is 3",
-        ),
-        (
             PROPOSE.format("return Draft([1], logits=[[0.0]])"),
             "its draft sets logits, plan",
         ),
-        (PROPOSE.format("return Draft([1], plan=7)"), "its draft sets logits, plan"),
         (
             PROPOSE.format("return Draft(plain_tokens=-4)"),
             "its draft's plain_tokens must be an int",
         ),
-        (
-            PROPOSE.format("return Draft(plain_tokens='4')"),
-            "its draft's plain_tokens must be an int",
-        ),
         (PROPOSE.format("raise SystemExit(3)"), "SystemExit: 3 (own.py"),
         (PROPOSE.format("sequence.context[0] = 7"), "ValueError: assignment destination is read"),
-        (PROPOSE.format("sequence.output.sort()"), "ValueError: "),
         ("def can_draft(self, sequence):\n    raise StopIteration", "StopIteration: (own.py"),
         ("def __init__(self):\n    1 / 0", "ZeroDivisionError: division by zero (own.py"),
     ],
@@ -147,7 +123,6 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
             PROPOSE.format("yield EngineCall('draft', None, 1, 1)"),
             "its call's context must be a 1-D",
         ),
-        ("def propose(self, sequence, limit):\n    return iter([1])", "it may only yield calls"),
         (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, -1)"),
             "its call's seed must be between 0 and 2^64-1",
@@ -161,14 +136,6 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
                 "yield EngineCall('draft', sequence.context.astype('int64') + 2**40, 1, 1)"
             ),
             "the context ids of its engine call must be",
-        ),
-        (
-            PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, end_id='x')"),
-            "ValueError: invalid literal for int()",
-        ),
-        (
-            PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, stop_ids=3)"),
-            "TypeError: 'int' object is not iterable",
         ),
     ],
 )
@@ -261,18 +228,6 @@ def test_missing_and_non_python_files_are_rejected(write, tmp_path):
         read_kind(write(HEAD, name="own.txt"))
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"perod": 2}, "setting 'perod' isn't known; choose one of: period"),
-        ({"period": 0}, "ValueError: period must be at least 1; got 0"),
-    ],
-)
-def test_invalid_drafter_settings_are_rejected(given, reason):
-    with pytest.raises(DrafterModuleError, match=reason):
-        with_settings(read_kind(EXAMPLE), given)
-
-
 def test_a_drafter_without_settings_rejects_any_settings():
     with pytest.raises(DrafterModuleError, match="setting 'period' isn't known; 'none' has none"):
         with_settings(BASELINE, {"period": 2})
@@ -286,12 +241,3 @@ def test_a_drafter_name_that_already_exists_is_rejected(name):
     ):
         register(DrafterKind(name=name, description="again", module="nowhere"))
     assert before == DRAFTERS
-
-
-def test_custom_drafts_have_the_requested_length_or_the_maximum(joined):
-    joined("pass")
-    lengths = [
-        replace(REQUEST, draft_len=length, max_draft_len=16, prompt_lookup_num_tokens=9)
-        for length in (3, -1)
-    ]
-    assert [request.longest_draft for request in lengths] == [3, 16]

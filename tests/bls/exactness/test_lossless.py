@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripted import SETTINGS, VOCAB, Draft, Language, Target, decoding_of, ids, play, with_engines
+from scripted import SETTINGS, VOCAB, ids, with_engines
 
 from tandem.bls import effects
-from tandem.bls.effects import EngineAnswer
 from tandem.bls.exactness.lossless import (
     draft_gets_bans,
     draft_sampling,
@@ -150,20 +149,3 @@ def test_drafting_is_off_if_verification_cannot_return_requested_outputs(wanted)
     assert lossless(request, SETTINGS).drafter == ("none" if only_logits else "draft_model")
     itself = replace(request, drafter="engine")
     assert lossless(itself, RAW) is itself
-
-
-def test_drafts_end_before_a_token_outside_the_targets_vocabulary():
-    settings = with_engines(SETTINGS, target={"vocab_size": VOCAB - 2})
-
-    class Strays(Draft):
-        def answers(self, call):
-            yield EngineAnswer(ids(1, VOCAB - 1, 2)[: call.max_new_tokens], logits=LOGITS)
-
-    language = Language(end_every=10**9)
-    target = Target(language)
-    request = request_of(end_ids=())
-    decoding = decoding_of(request, settings)
-    play(decoding, target, Strays(language))
-    drafts = [call.draft.tokens.tolist() for call in target.calls if len(call.draft)]
-    assert {tuple(draft) for draft in drafts} == {(1,)}
-    assert decoding.sequence.num_output_tokens == request.max_tokens

@@ -34,24 +34,6 @@ def test_latencies_are_computed_from_deliveries(clock):
     assert (times.first_token, times.last_token) == (4 * S, 10 * S)
 
 
-def test_a_sequence_without_tokens_has_no_token_latencies(clock):
-    times = Timeline(arrival=1 * S)
-    assert times.decoding_seconds == 0
-    times.scheduled()
-    clock.now = 3 * S
-    times.delivered(0)
-    assert times.time_to_first_token is None
-    assert times.inter_token_latency is None
-    assert times.decoding_seconds == 3
-
-
-def test_a_single_delivery_has_no_inter_token_latency(clock):
-    times = Timeline(arrival=0)
-    clock.now = 1 * S
-    times.delivered(5)
-    assert times.inter_token_latency is None
-
-
 def test_latencies_are_not_negative_if_the_clock_is_set_back(clock):
     times = Timeline(arrival=9 * S)
     clock.now = 8 * S

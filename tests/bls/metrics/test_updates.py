@@ -95,20 +95,6 @@ def test_draft_counters_are_labeled_with_the_proposing_drafter(statistics):
     } == {"drafts": 2, "draft_tokens": 8, "accepted_tokens": 3}
 
 
-def test_drafting_ahead_is_counted_per_sequence():
-    statistics = Statistics()
-    statistics.ahead.num_calls = 3
-    for hit in (False, True, True):
-        statistics.add(Round(4, 1, "draft_model", 0, 4, 0.0, 0.0, 0.0, 8, hit, 0.5))
-    figures = updates_of("hybrid", statistics, TIMELINE)
-    assert {
-        name: counts(figures, f"tandem_draft_ahead_{name}_total", drafter="hybrid")
-        for name in ("calls", "branches", "wasted_branches", "saved_seconds")
-    } == {"calls": 3, "branches": 24, "wasted_branches": 22, "saved_seconds": 1.0}
-    name = "tandem_draft_ahead_hits_total"
-    assert [counts(figures, name, drafter="hybrid", accepted=j) for j in "01"] == [0, 2]
-
-
 @pytest.mark.parametrize("drafter", ["none", "hybrid"])
 def test_draft_counters_do_not_exist_for_drafters_without_drafts(drafter):
     assert not any(name.startswith("spec_decode") for name, _ in zeros(drafter).counts)
@@ -133,9 +119,3 @@ def test_an_empty_answer_counts_a_round_but_no_first_token():
     updates = updates_of("draft_model", statistics, timeline)
     assert len(observed(updates, "tandem_round_seconds", drafter="draft_model")) == 1
     assert not observed(updates, "tandem_time_to_first_token_seconds", drafter="draft_model")
-
-
-def test_draft_ahead_hit_counters_exist_from_the_start():
-    """A counter that is missing until the first hit would look unsupported."""
-    name = key_of("tandem_draft_ahead_hits_total", drafter="draft_model", accepted="0")
-    assert name in zeros("draft_model").counts

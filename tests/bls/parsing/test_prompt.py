@@ -94,10 +94,6 @@ def test_a_prompt_without_tokens_is_rejected():
         request_of(PROMPT, Tokens(ids()), LIMITED)
 
 
-def test_a_prompt_of_one_token_is_accepted():
-    assert len(request_of(PROMPT, Tokens(ids(1)), LIMITED).prompt_ids) == 1
-
-
 ROW = 8 * 4  # bytes; the limit is ten rows
 
 

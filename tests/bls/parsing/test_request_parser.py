@@ -2,7 +2,6 @@
 
 import secrets
 from dataclasses import replace
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -87,13 +86,11 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             {"text_input": None, "input_ids": [1] * 65},
             "input 'input_ids' has 65 ids per prompt; the limit is 64 (max_seq_len)",
         ),
-        ({"end_id": -2}, "input 'end_id' must be between -1 and 99; got -2"),
         ({"end_id": 100}, "input 'end_id' must be between -1 and 99; got 100"),
         (
             {"beam_width": 2},
             "input 'beam_width' must be 1; got 2; beam search isn't supported",
         ),
-        ({"beam_width": 0}, "input 'beam_width' must be between 1 and 2147483647; got 0"),
         (
             {"num_return_sequences": 2},
             (
@@ -107,24 +104,12 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             "input 'temperature' must be a finite number; got nan",
         ),
         (
-            {"temperature": float("inf")},
-            "input 'temperature' must be a finite number; got inf",
-        ),
-        (
             {"repetition_penalty": float("inf")},
             "input 'repetition_penalty' must be a finite number; got inf",
         ),
         (
-            {"top_p": float("inf")},
-            "input 'top_p' must be between 0 and 1; got inf",
-        ),
-        (
             {"top_p": 1.5},
             "input 'top_p' must be between 0 and 1; got 1.5",
-        ),
-        (
-            {"top_p": -0.5},
-            "input 'top_p' must be between 0 and 1; got -0.5",
         ),
         ({"min_p": 1.5}, "input 'min_p' must be between 0 and 1; got 1.5"),
         ({"top_k": -1}, "input 'top_k' must be at least 0; got -1"),
@@ -135,10 +120,6 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         (
             {"presence_penalty": float("inf")},
             "input 'presence_penalty' must be a finite number; got inf",
-        ),
-        (
-            {"frequency_penalty": float("-inf")},
-            "input 'frequency_penalty' must be a finite number; got -inf",
         ),
         (
             {"seed": 1, "random_seed": 2},
@@ -168,13 +149,6 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             ),
         ),
         (
-            {"embedding_bias_weights": [1.0, 2.0]},
-            (
-                "input 'embedding_bias_weights' must have 0 values, one per item of "
-                "'embedding_bias_words'; got 2"
-            ),
-        ),
-        (
             {"embedding_bias_words": ["a"], "embedding_bias_weights": [float("inf")]},
             "input 'embedding_bias_weights' must have finite values",
         ),
@@ -201,7 +175,6 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
                 "deployment; got 'magic'"
             ),
         ),
-        ({"num_draft_tokens": -2}, "input 'num_draft_tokens' must be between -1 and 16; got -2"),
         ({"num_draft_tokens": 17}, "input 'num_draft_tokens' must be between -1 and 16; got 17"),
         (
             {"drafter": "hybrid", "prompt_lookup_num_tokens": 17},
@@ -212,16 +185,8 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             "input 'max_matching_ngram_size' must be between 1 and 3; got 4",
         ),
         (
-            {"drafter": "hybrid", "max_matching_ngram_size": 0},
-            "input 'max_matching_ngram_size' must be between 1 and 3; got 0",
-        ),
-        (
             {"prompt_lookup_num_tokens": 2},
             "input 'prompt_lookup_num_tokens' requires 'drafter' to be prompt_lookup or hybrid",
-        ),
-        (
-            {"max_matching_ngram_size": 2},
-            "input 'max_matching_ngram_size' requires 'drafter' to be prompt_lookup or hybrid",
         ),
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
@@ -618,22 +583,6 @@ def test_min_tokens_and_penalties_are_set_in_the_request():
 @pytest.mark.parametrize(("end_id", "end_ids"), [(None, (7, 6)), (3, (3,)), (0, (0,)), (-1, ())])
 def test_end_id_overrides_the_checkpoints_end_ids(end_id, end_ids):
     assert request_of(settings=replace(SETTINGS, end_ids=(7, 6)), end_id=end_id).end_ids == end_ids
-
-
-@pytest.mark.parametrize(
-    "flag",
-    [
-        "stream",
-        "return_log_probs",
-        "return_prompt_log_probs",
-        "return_context_logits",
-        "return_generation_logits",
-        "return_perf_metrics",
-    ],
-)
-def test_a_request_flag_reaches_the_loop(flag):
-    plain = request_of()
-    assert request_of(**{flag: True}) == replace(plain, sampling=ANY, **{flag: True})
 
 
 def test_the_stop_input_marks_a_stop_request():

@@ -50,17 +50,6 @@ def test_without_streaming_or_stop_strings_text_is_decoded_once():
     assert windows == [([0, 1, 2], None)]
 
 
-def test_a_round_without_tokens_needs_no_detokenizer_call():
-    *_, texts, kept, windows = fed([[]])
-    assert (texts, kept, windows) == ([""], [0], [])
-
-
-def test_an_empty_answer_needs_no_decoding():
-    so_far, run, *_, windows = fed([])
-    assert run(so_far.finish(ids())) == ""
-    assert windows == []
-
-
 def test_text_that_could_begin_a_stop_string_is_sent_at_the_end():
     so_far, run, texts, *_ = fed([[0, 1], [0]], stops=("aba!",))
     assert texts == ["", ""]
@@ -87,12 +76,6 @@ def test_the_answer_ends_with_the_token_that_completes_a_stop_string():
     ]
 
 
-def test_a_stop_string_that_ends_at_the_last_token_keeps_all_tokens():
-    *_, texts, kept, windows = fed([[0], [0, 1, 0]], stops=("ba",))
-    assert (texts, kept) == (["a", "a"], [1, 3])
-    assert [len(window) for window, _ in windows] == [1, 4, 2, 3]
-
-
 def chunks_of(count):
     finish = [None] * (count - 1) + ["length"]
     return [
@@ -116,14 +99,3 @@ def test_detokenizing_takes_linear_time(monkeypatch, count):
     tokens = [token for chunk in chunks for token in chunk.tokens.tolist()]
     assert "".join(chunk.text for chunk in heard) == text_of(tokens)
     assert sum(copied) <= 4 * len(tokens)
-
-
-def test_a_stream_decodes_the_whole_text_only_at_the_end():
-    wholes = []
-
-    def noted(call):
-        wholes.append(call.context_length is None)
-        return decoded(call)
-
-    perform(detokenize_stream(request_of(), chunks_of(3)), decode=noted)
-    assert wholes == [False, False, False, True]

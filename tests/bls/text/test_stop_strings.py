@@ -60,11 +60,6 @@ def test_the_matched_stop_string_is_reported():
     assert stops.found == "</a>"
 
 
-def test_an_empty_stop_string_is_ignored():
-    stops = StopStrings(("",))
-    assert (stops.feed("text"), stops.found) == ("text", "")
-
-
 class Counted(dict):
     """Count lookups."""
 

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.sequence_caller import SECONDS_BETWEEN_STOPS, SequenceCaller
+from tandem.bls.triton.engine_calls.sequence_caller import SECONDS_BETWEEN_STOPS
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
@@ -125,21 +124,6 @@ def test_a_stop_is_repeated_until_its_call_ends(engine, interrupted):
     assert engine.num_stops == 2
 
 
-def test_every_interrupted_call_gets_its_own_stop():
-    """Each round may have to stop a late call for branches."""
-    calls = SimpleNamespace(
-        refuse_if_too_many_abandoned=lambda model: None,
-        infer=lambda *_, **__: caller.interrupt(Cancelled()),
-    )
-    stops, clients = [], SimpleNamespace(calls=calls)
-    clients.stop = lambda *call: stops.append(call)
-    caller = SequenceCaller(clients, REQUEST)
-    for name in ("1", "2"):
-        caller.infer("draft", None, timeout=PATIENCE, request_id=name)
-        caller.interruption = None
-    assert stops == [("draft", "1"), ("draft", "2")]
-
-
 def test_a_call_is_not_stopped_before_it_is_interrupted(engine):
     driver = Driver(EngineClients(SETTINGS), DraftThenVerify()(), REQUEST, Receiver())
     driver.start()
@@ -193,41 +177,6 @@ def test_unawaited_drafting_ahead_is_stopped(engine):
     engine.let_go.set()
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
-
-
-def test_late_drafting_ahead_is_stopped(engine):
-    settled = []
-
-    def steps():
-        yield StartAhead(draft_ahead())
-        yield VERIFICATION
-        assert engine.arrived.wait(PATIENCE)
-        settled.append((yield AwaitAhead(0)))
-        assert engine.stopped.wait(PATIENCE)
-
-    _, receiver = run(steps())
-    assert engine.stopped.wait(PATIENCE)
-    engine.let_go.set()
-    assert receiver.end.wait(PATIENCE)
-    assert receiver.error is None
-    assert settled == [None]
-
-
-def test_drafting_ahead_is_not_stopped_if_it_ends_in_time(engine):
-    settled = []
-
-    def steps():
-        for _ in range(2):
-            yield StartAhead(draft_ahead())
-            yield VERIFICATION
-            settled.append((yield AwaitAhead(PATIENCE)))
-
-    engine.let_go.set()
-    _, receiver = run(steps())
-    assert receiver.end.wait(PATIENCE)
-    assert receiver.error is None
-    assert [answer.tokens.tolist() for answer in settled] == [[4], [4]]
-    assert not engine.stopped.is_set()
 
 
 def test_drafting_ahead_continues_on_a_new_thread_after_a_timeout(engine):

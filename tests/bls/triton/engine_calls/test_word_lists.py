@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.bls.triton.engine_calls.word_lists import joined, known, one_token_words
+from tandem.bls.triton.engine_calls.word_lists import joined, known
 
 lists_of_words = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), max_size=5)
 
@@ -29,22 +29,10 @@ def words_of(table):
     return [table[0, start:end].tolist() for start, end in zip(starts, ends, strict=True)]
 
 
-def test_ids_become_words_of_one_token():
-    assert words_of(one_token_words((4, 9))) == [[4], [9]]
-    assert known(one_token_words(()), 10) is None
-
-
 @given(lists_of_words, lists_of_words, st.integers(0, 2))
 def test_joined_word_lists_contain_the_words_of_both(first, second, padding):
     tables = table_of(first, padding), table_of(second, padding)
     assert words_of(joined(*tables)) == first + second
-
-
-def test_a_missing_word_list_has_no_words():
-    table = table_of([[1, 2]])
-    assert joined(None, table) is table
-    assert joined(table, None) is table
-    assert joined(None, None) is None
 
 
 @given(lists_of_words, st.integers(0, 10), st.integers(0, 2))
@@ -52,9 +40,3 @@ def test_words_with_ids_outside_the_vocabulary_are_dropped(words, vocab_size, pa
     left = [word for word in words if all(token < vocab_size for token in word)]
     assert words_of(known(table_of(words, padding), vocab_size)) == left
     assert (known(table_of(words, padding), vocab_size) is None) == (left == [])
-
-
-def test_a_word_list_without_unknown_ids_is_unchanged():
-    table = table_of([[1, 2], [3]])
-    assert known(table, 4) is table
-    assert known(None, 4) is None

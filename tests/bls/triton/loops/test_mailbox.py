@@ -41,13 +41,6 @@ def pair():
     receiver.mailbox.close()
 
 
-def test_lines_arrive_in_order(pair):
-    sender, receiver = pair
-    for number in range(1000):
-        sender.mailbox.put(str(number))
-    assert receiver.lines(1000) == [str(number) for number in range(1000)]
-
-
 def test_lines_that_do_not_fit_into_one_message_all_arrive(pair):
     sender, receiver = pair
     lines = [f"{number:0200}" for number in range(1000)]
@@ -79,14 +72,3 @@ def test_a_mailbox_address_in_use_cannot_be_opened_again():
     with pytest.raises(AddressTaken):
         Mailbox(first.address)
     first.mailbox.close()
-
-
-def test_messages_to_a_dead_mailbox_are_skipped(pair):
-    _, receiver = pair
-    gone, sender = Neighbour(), Neighbour()
-    sender.open(gone, receiver)
-    gone.mailbox._socket.close()
-    gone.mailbox._sending.close()
-    sender.mailbox.put("a")
-    assert receiver.lines(1) == ["a"]
-    sender.mailbox.close()

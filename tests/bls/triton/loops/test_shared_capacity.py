@@ -24,7 +24,6 @@ from tandem.bls.triton.loops.shared_capacity import (
     ROW,
     ROWS,
     SHARED_MEMORY,
-    index_of_loop,
     other_loops,
     shared_name,
 )
@@ -166,26 +165,11 @@ def test_a_hanging_loop_does_not_block_messages_to_others(begin):
         assert third.hear() == f"stop {number}"
 
 
-def test_a_dead_loop_does_not_block_messages_to_others(begin):
-    first, dead, third = begin(3)
-    dead.kill()
-    first.send("stop a")
-    assert third.hear() == "stop a"
-
-
 def test_the_last_message_before_closing_is_sent(begin):
     first, second = begin(2)
     first.send("stop a")
     assert first.ask("close") == "closed"
     assert second.hear() == "stop a"
-
-
-def test_closing_all_loops_removes_the_shared_file(name, begin):
-    first, second = begin(2)
-    assert (SHARED_MEMORY / name).exists()
-    for loop in (first, second):
-        assert loop.ask("close") == "closed"
-    assert not (SHARED_MEMORY / name).exists()
 
 
 def test_a_new_loop_finds_the_loops_that_are_still_running(name, begin):
@@ -243,10 +227,6 @@ def test_the_shared_file_name_has_the_prefix_of_the_server():
     assert shared_name(ARGS, other, 42, 7) == shared_name(ARGS, command, 42, 7)
 
 
-def test_the_shared_file_has_a_default_name_without_a_server_prefix():
-    assert shared_name(ARGS, ["stub", "model.py"], 42, 7) == f"{PREFIX}7-42-bls_stream-1"
-
-
 def test_two_containers_do_not_share_a_file():
     """In each container, the process id is 1. With --ipc=host, containers share /dev/shm."""
     command = ["stub", "/models/bls_stream/1/model.py", f"{PREFIX}{uuid.uuid4()}"]
@@ -275,10 +255,3 @@ def test_the_shared_file_is_named_after_the_process_namespace():
     assert made.exists()
     loops.close()
     assert not made.exists()
-
-
-@pytest.mark.parametrize(
-    ("instance", "index"), [("bls_stream_0_1", "1"), ("bls_stream_0_12", "12"), ("bls_0", "0")]
-)
-def test_loop_numbers_follow_tritons_instance_names(instance, index):
-    assert index_of_loop(ARGS | {"model_instance_name": instance}) == index

@@ -207,14 +207,3 @@ def test_a_blocked_send_is_reported(made, answer, final, monkeypatch):
     sending.join()
     assert len(triton.sent) == 1
     assert deliveries.seconds == 0
-
-
-def test_a_failed_send_is_not_reported_as_blocked(made, answer, monkeypatch):
-    deliveries = Deliveries()
-    _, sender = made(fits=lambda response: False, deliveries=deliveries)
-    with pytest.raises(AnswerNotSent):
-        sender.send(answer(8), final=False)
-    monkeypatch.setattr(
-        "tandem.bls.triton.responses.sender.time", SimpleNamespace(monotonic=lambda: 1e9)
-    )
-    assert deliveries.seconds == 0
