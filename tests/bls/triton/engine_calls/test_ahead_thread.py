@@ -134,6 +134,12 @@ def test_a_draft_ahead_call_that_exceeds_its_timeout_frees_its_slot(working):
     assert all_are_free(clients)
 
 
+def test_the_engine_stops_a_draft_ahead_call_that_exceeds_its_timeout(pb, working):
+    thread, *_ = working
+    thread.check(time.monotonic() + AHEAD.draft.timeout + 1)
+    assert eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
+
+
 def test_a_closed_thread_frees_its_slot_after_its_call_ends(working):
     thread, clients, steps, _, hold = working
     ended = threading.Event()
