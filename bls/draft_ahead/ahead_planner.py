@@ -111,7 +111,7 @@ class AheadPlanner:
         with self._lock:
             limits = longest, most
             made, plan, advantage = self._plans.get(limits, (-PLAN_EVERY, None, 0.0))
-            if plan is None or self._rounds - made >= PLAN_EVERY:
+            if self._rounds - made >= PLAN_EVERY:
                 costs = self._costs()
                 if costs is None:
                     return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
@@ -123,8 +123,6 @@ class AheadPlanner:
 
     def _costs(self) -> Costs | None:
         """Return the costs of engine calls, or None if they aren't known yet."""
-        if not (self._target.known and self._step.known):
-            return None
         costs = Costs(self._target.fit(), self._step.fit(), self._overhead.at(0))
         return costs if costs.verification(1) > 0 and sum(costs.step) > 0 else None
 

@@ -44,16 +44,12 @@ class SharedVocabulary:
     def __init__(self, draft: EngineSettings, target: EngineSettings) -> None:
         self._draft_size = draft.vocab_size
         self._target_size = target.vocab_size
-        self._num_checked = 0  # number of context tokens that were checked
-        self._has_all = True
 
     def context(self, sequence: Sequence) -> TokenIds:
-        """Return the context, or no tokens if the draft engine lacks an id. Checks only new ids."""
-        if self._draft_size < self._target_size:
-            new = sequence.context[self._num_checked :]
-            self._num_checked = len(sequence)
-            self._has_all &= bool((new < self._draft_size).all())
-        return sequence.context if self._has_all else NO_TOKENS
+        """Return the context, or no tokens if the draft engine lacks one of its ids."""
+        context = sequence.context
+        lacks_ids = self._draft_size < self._target_size and (context >= self._draft_size).any()
+        return NO_TOKENS if lacks_ids else context
 
     def stop_ids(self, sequence: Sequence) -> tuple[int, ...]:
         return () if sequence.min_tokens_left else sequence.request.end_ids

@@ -138,9 +138,8 @@ class TextFormat(BodyObject):
 
     @model_validator(mode="after")
     def _schema_has_a_name(self) -> TextFormat:
-        for name, value in (("name", self.name), ("schema", self.given)):
-            if self.type == "json_schema" and value is None:
-                raise field_error(name, "{path} is missing")
+        if self.type == "json_schema" and self.name is None:
+            raise field_error("name", "{path} is missing")
         return self
 
     @property

@@ -262,6 +262,15 @@ async def test_metrics_count_requests_and_speculation(client, triton):
     assert "_created" not in response.text
 
 
+async def test_each_stream_counts_once_in_the_time_to_first_token(client):
+    async with client() as opened:
+        for stream in (False, True):
+            await opened.post("/v1/completions", json=PROMPT | {"stream": stream})
+        lines = (await opened.get("/metrics")).text.splitlines()
+    assert "vllm:time_to_first_token_seconds_count 1.0" in lines
+    assert "vllm:e2e_request_latency_seconds_count 2.0" in lines
+
+
 async def test_metrics_count_the_drafts_of_an_interrupted_response(client, triton):
     """The tokens of the response are counted, so its drafts must be counted too."""
     triton.script = lambda _: [HELLO[0], ApiError(503, "why")]

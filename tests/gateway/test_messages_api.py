@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
-from scripted_triton import HELLO
+from scripted_triton import HELLO, statistics
 
 from tandem.gateway.errors import ApiError
+from tandem.gateway.triton.backend import ResponseChunk
 
 pytestmark = pytest.mark.anyio
 TEMPLATES = Path(__file__).parents[1] / "data" / "chat_templates"
@@ -61,6 +62,14 @@ async def test_without_streaming_the_response_is_one_message(post):
     assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
     assert answer.usage.output_tokens == 4
     assert answer.metrics["speculative_decoding"]["num_draft_tokens"] == 8
+
+
+async def test_input_tokens_are_the_prompt_tokens_that_were_not_cached(post, triton):
+    prompt = parsed("Message", (await post(PATH, HI)).json()).usage.input_tokens
+    figures = statistics(1, cached=3)
+    triton.script = lambda _: [ResponseChunk("x", [39], 1, 4, 1, "stop", figures)]
+    usage = parsed("Message", (await post(PATH, HI)).json()).usage
+    assert (usage.input_tokens, usage.cache_read_input_tokens) == (prompt - 3, 3)
 
 
 @pytest.mark.parametrize(

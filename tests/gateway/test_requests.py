@@ -138,6 +138,7 @@ async def test_a_prompt_that_does_not_fit_is_rejected_with_openais_code(post):
     assert error["message"] == begin + "the request needs 101: 1 for the prompt, 100 new"
     error = await refused(post, prompt=[5] * 100)
     assert error["code"] == "context_length_exceeded"
+    assert error["param"] == "prompt"
     assert error["message"] == begin + "the prompt has 100, which leaves no room for an answer"
 
 

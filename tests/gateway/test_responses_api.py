@@ -99,6 +99,12 @@ async def test_a_stream_contains_all_events_and_ends_with_the_whole_answer(
         assert deltas == (item.arguments if item.type == "function_call" else item.content[0].text)
 
 
+async def test_a_complete_call_is_completed_even_if_the_answer_reached_its_limit(ask):
+    answer = (await ask("".join(CALL), tools=[ADD], reason="length")).json()
+    assert answer["status"] == "incomplete"
+    assert [item["status"] for item in answer["output"]] == ["completed"] * 3
+
+
 async def test_tool_calls_can_be_sent_back_with_their_outputs(ask, triton, post):
     answer = (await ask("".join(CALL), tools=[ADD])).json()
     message, add, sub = answer["output"]
@@ -211,6 +217,11 @@ async def test_a_failed_stream_ends_with_its_error(post, triton):
         (
             {"text": {"format": {"type": "json_schema", "name": "x"}}},
             "text.format.schema",
+            "is missing",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "schema": {}}}},
+            "text.format.name",
             "is missing",
         ),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "reasoning.effort"),

@@ -62,6 +62,14 @@ async def test_tool_calls_and_text_are_returned_in_separate_fields(chat):
 
 
 @pytest.mark.anyio
+async def test_text_that_only_begins_like_a_call_is_returned(chat):
+    assert (await chat("Use <tool")).json()["choices"][0]["message"]["content"] == "Use <tool"
+    streamed = events(await chat("Use <tool", stream=True))
+    text = "".join(event["choices"][0]["delta"].get("content") or "" for event in streamed)
+    assert text == "Use <tool"
+
+
+@pytest.mark.anyio
 async def test_an_answer_with_only_calls_has_no_content(chat):
     message = (await chat("".join(CALLS[1:]), "")).json()["choices"][0]["message"]
     assert message["content"] == "_call>" + CALLS[1].removeprefix("_call>") + "".join(CALLS[2:4])

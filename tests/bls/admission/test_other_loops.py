@@ -55,8 +55,8 @@ class Others(OtherLoops):
 def test_sequences_start_in_order_across_loops():
     loops = Loops(3)
     five = loops.add(0, "five", 5)
-    loops.add(1, "four", 4)
-    loops.add(2, "one", 1)
+    loops.add(2, "four", 4)
+    loops.add(1, "one", 1)
     assert loops.started == ["five"]
     loops.admissions[0].leave(five)
     assert loops.started == ["five", "four", "one"]
@@ -87,6 +87,15 @@ def test_slots_reserved_in_other_loops_count_toward_the_queue_limit():
     held.give_back()
     loops.add(1, "a")
     assert loops.started == ["a"]
+
+
+def test_the_queue_limit_counts_sequences_that_wait_for_blocks_in_other_loops():
+    loops = Loops(2, max_waiting=1)
+    loops.add(0, "whole", 8)
+    slots = [admission.reserve(1) for admission in loops.admissions]
+    slots[0].enter([Reservation(1)])
+    with pytest.raises(Overloaded, match="1 sequences are running and 1 are waiting"):
+        slots[1].enter([Reservation(1)])
 
 
 def test_running_sequences_of_other_loops_are_counted():

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from scripted import ids
 
 from tandem.bls.draft_length.auto import AutoLength
+from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.effects import Draft, EngineAnswer
 
@@ -111,3 +112,16 @@ def test_a_request_that_can_only_copy_does_not_stop_the_drafts_of_others():
         kind, tokens = ("draft", 8) if plan.num_tokens else ("alone", 1)
         step(drafting, kind, tokens, 7, 0.1, rated=False)
     assert with_drafts > 900
+
+
+def test_rejected_branches_do_not_stop_copies():
+    world = World(rated=False)
+    length = AutoLength(world.statistics)
+    for kind, seconds in [("draft", 0.1)] * 5 + [("alone", 0.09)] * 5:
+        world.now += seconds
+        step(length, kind, 1, 0, seconds, rated=False)
+    for _ in range(200):
+        world.now += 0.1
+        length.verified(Draft(ids(1, 1), drafter="draft_model", drafted_ahead=True), 0, 0.1)
+    assert world.statistics.mode is Mode.BEST
+    assert length.copy_length(copied(4, num_matching=1)) > 0

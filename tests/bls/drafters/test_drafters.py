@@ -19,6 +19,7 @@ from scripted import (
 )
 
 from tandem.bls import effects
+from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.draft_length.fixed import SEEDED_LENGTH
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
@@ -292,6 +293,19 @@ def test_hybrid_does_not_report_the_times_of_shortened_calls():
         count = decoded_alone(drafter, sequence)
         drafter.observe_plain_step(count, 0.02 * count)
     assert planner.plain == (32,)
+
+
+def test_hybrid_shortens_no_call_of_an_experiment_without_drafts():
+    drafter, planner, time = drafting_in_vain()
+    sequence = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16))
+    assert decoded_alone(drafter, sequence) == 1
+    while planner.mode is not Mode.ALONE:
+        time.now += 0.01
+    planner.plain = ()
+    count = decoded_alone(drafter, sequence)
+    drafter.observe_plain_step(count, 0.02 * count)
+    assert planner.plain == (count,)
+    assert count > 2
 
 
 @pytest.mark.parametrize("draft_len", [AUTO, 3])

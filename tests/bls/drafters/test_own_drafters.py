@@ -132,6 +132,14 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
             "its call's max_new_tokens must be between",
         ),
         (
+            PROPOSE.format("yield EngineCall('draft', sequence.context, 0, 1)"),
+            "its call's max_new_tokens must be between",
+        ),
+        (
+            PROPOSE.format("yield EngineCall('draft', sequence.context, 1.5, 1)"),
+            "its call's context must be a 1-D",
+        ),
+        (
             PROPOSE.format(
                 "yield EngineCall('draft', sequence.context.astype('int64') + 2**40, 1, 1)"
             ),

@@ -109,6 +109,14 @@ def test_prediction_num_tokens_limits_drafts_from_a_prediction():
     assert max(len(call.draft) for call in target.calls) == 7
 
 
+def test_drafts_from_a_prediction_grow_as_long_as_it_is_right():
+    text = [*range(10, 210)]
+    request = request_of(text, max_tokens=len(text), prediction_num_tokens=100)
+    target = Target(Writes(3, text))
+    play(decoding_of(request), target)
+    assert [len(call.draft) for call in target.calls[:4]] == [24, 25, 51, 96]
+
+
 def test_a_prediction_never_joins_a_pool():
     pools = LookupPools(10_000)
     secret = [*range(70, 90)]

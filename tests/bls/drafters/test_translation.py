@@ -1,5 +1,6 @@
 """If the draft model has its own vocabulary, ids are translated by converting them to text."""
 
+import json
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,6 +9,8 @@ import tokenizer_kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import SETTINGS, Target, Writes, decoded_by, decoding_of, ids, play, with_engines
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from tandem.bls.drafters.translation import Translator
 from tandem.bls.effects import EngineAnswer
@@ -21,6 +24,23 @@ TEXT = "".join(f"{line}\n" for line in tokenizer_kinds.LINES[:3])
 PROMPT = TEXT[:30]
 KINDS = {**tokenizer_kinds.KINDS}
 KINDS["renumbered"] = lambda: tokenizer_kinds.renumbered(tokenizer_kinds.byte_level())
+KINDS["with_start"] = lambda: with_start(tokenizer_kinds.byte_level())
+KINDS["without_end"] = lambda: without_end(tokenizer_kinds.byte_level())
+
+
+def with_start(tokenizer):
+    """Return a tokenizer that puts a start token before each text."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    start = ("<s>", copy.token_to_id("<s>"))
+    copy.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[start])
+    return copy
+
+
+def without_end(tokenizer):
+    """Return a tokenizer that has no special token for the end of a text."""
+    state = json.loads(tokenizer.to_str())
+    state["added_tokens"] = [t for t in state["added_tokens"] if t["content"] != "</s>"]
+    return Tokenizer.from_str(json.dumps(state))
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +198,35 @@ def test_special_tokens_are_translated_by_their_text(translator):
     assert draft.tolist() == [*encode(" jumps").ids, END]
     unknown = translation.verifiable(sequence, ids(*jumps, own.token_to_id("<unk>"), 9), 8)
     assert unknown.tolist() == encode(" jumps").ids
+
+
+@pytest.mark.parametrize(
+    ("draft", "prompt", "expected"),
+    [
+        ("with_start", (), "<s>The dog"),
+        ("with_start", (1,), "<s>The dog"),
+        ("without_end", (1, END), "<s>The dog"),
+    ],
+)
+def test_the_draft_context_has_only_the_special_tokens_of_the_draft(
+    translator, draft, prompt, expected
+):
+    prompt = ids(*prompt, *KINDS["byte_level"]().encode("The dog").ids)
+    sequence = decoding_of(Request(prompt_ids=prompt, max_tokens=9)).sequence
+    context = translator("byte_level", draft).translation().context(sequence)
+    assert KINDS[draft]().decode(context.tolist(), skip_special_tokens=False) == expected
+
+
+def test_characters_of_several_tokens_are_drafted_from_any_token(translator):
+    whole = KINDS["byte_level"]().encode("dog\U0001f680").ids  # a character of several tokens
+    sequence = decoding_of(Request(prompt_ids=ids(*whole[:-1]), max_tokens=9)).sequence
+    translation, own = translator("byte_level", "renumbered").translation(), KINDS["renumbered"]()
+    assert own.decode(translation.context(sequence).tolist()) == "dog"
+    drafted = ids(*own.encode("\U0001f680 jumps").ids)
+    draft = translation.verifiable(sequence, drafted, 8).tolist()
+    assert draft == [whole[-1], *KINDS["byte_level"]().encode(" jumps").ids]
+    sequence.append(ids(whole[-1]))
+    assert own.decode(translation.context(sequence).tolist()) == "dog\U0001f680"
 
 
 def test_bans_and_biases_are_not_sent_to_a_draft_with_other_ids():

@@ -31,6 +31,15 @@ def test_a_call_is_abandoned_after_its_timeout(pb):
     assert calls.abandoned == {"target": 0}
 
 
+def test_a_call_that_has_returned_is_never_abandoned(pb):
+    pb.InferenceRequest.answer = lambda _: pb.InferenceResponse([])
+    calls = Calls()
+    slot = CallSlot(calls)
+    slot.infer("target", pb.InferenceRequest("target"), timeout=60, may_be_empty=True)
+    assert slot.check(time.monotonic() + 61) is None
+    assert calls.abandoned == {}
+
+
 def test_a_model_with_too_many_abandoned_calls_gets_no_more_calls(pb):
     pb.InferenceRequest.answer = lambda _: pb.InferenceResponse([])
     calls = Calls()
