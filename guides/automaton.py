@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-    from tandem.guides.trial import Tried
+    from tandem.guides.worker import Tried
 
 # An automaton with this many states is full and gets replaced. Long answers with long strings need
 # a few thousand states.

@@ -18,8 +18,8 @@ from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
 from tandem.guides.matcher import GuideMatcher, reason_of
 from tandem.guides.tokenizer import read_tokenizer
-from tandem.guides.trial import Tried, Worker
-from tandem.guides.worker import LIMITS, SILENT
+from tandem.guides.worker import Tried, Worker
+from tandem.guides.worker_process import LIMITS, SILENT
 
 KEPT_BYTES = 512 * 2**20  # maximum size of all cached guides, including their growth
 KEPT_GUIDES = 64

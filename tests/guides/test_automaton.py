@@ -9,7 +9,7 @@ from tandem.contract.guide import Guide
 from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.grammar import grammar_of
 from tandem.guides.matcher import GuideMatcher
-from tandem.guides.trial import Tried
+from tandem.guides.worker import Tried
 
 GUIDE = Guide("lark_grammar", 'start: "fox" (" a" | " b")+ " jumps."')
 # Library calls that are fast enough without the lock.

@@ -12,7 +12,7 @@ from tandem.contract.guide import Guide
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, GuideUndecided
 from tandem.guides.refusals import OTHER, keywords_of
-from tandem.guides.trial import Worker
+from tandem.guides.worker import Worker
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tandem.contract.guide import Guide
 from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.matcher import GuideMatcher
-from tandem.guides.trial import Tried
+from tandem.guides.worker import Tried
 
 GRAMMAR = 'start: "fox" (" a" | " b")+ "."'
 EVERYTHING = -(-vocab_size() // 32) * 32  # number of bits in a mask

@@ -152,7 +152,7 @@ def test_a_guide_that_was_compiled_too_slowly_can_be_retried(guides, monkeypatch
     it, counted = guides()
     request = request_for(Guide("regex", "a"))
     with monkeypatch.context() as patched:
-        patched.setattr("tandem.guides.trial.Worker.try_out", slow)
+        patched.setattr("tandem.guides.worker.Worker.try_out", slow)
         with pytest.raises(Overloaded, match="not compiled after 30 s; try again later"):
             it.matchers([request], no_check)
     [matcher] = it.matchers([request], no_check)
@@ -161,7 +161,7 @@ def test_a_guide_that_was_compiled_too_slowly_can_be_retried(guides, monkeypatch
 
 
 def test_guides_are_rejected_without_a_worker_program(guides, monkeypatch):
-    monkeypatch.setattr("tandem.guides.trial.python", lambda: "/nowhere/python")
+    monkeypatch.setattr("tandem.guides.worker.python", lambda: "/nowhere/python")
     it, _ = guides()
     with pytest.raises(
         GuideRefused, match=UNSUPPORTED + ".*executable /nowhere/python is missing; install"

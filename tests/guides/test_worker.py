@@ -19,7 +19,7 @@ from tandem.contract.guide import Guide
 from tandem.guides import compiler as compiler_module
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, GuideUndecided
-from tandem.guides.trial import Worker
+from tandem.guides.worker import Worker
 
 SECONDS = 30
 SMALL = Guide("regex", "[a-z]+")
