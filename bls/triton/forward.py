@@ -26,7 +26,7 @@ from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.engine_calls.call_slot import Abandoned, CallSlot
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.metrics import Heartbeat
-from tandem.bls.triton.raw_request import parameters_of
+from tandem.bls.triton.raw_request import parameters_of, timeout_of
 from tandem.bls.triton.responses.sender import Sender
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract import entry as tensors
@@ -113,14 +113,15 @@ class _Forwarded:
             self.refuse(overdue)
 
     def _call(self) -> Any:
-        refuse_unknown(parameters_of(self._request))
+        parameters = parameters_of(self._request)
+        refuse_unknown(parameters)
         model = self._settings.stream_model
         request = pb_utils.InferenceRequest(
             model_name=model,
             request_id=self._id,
             requested_output_names=list(self._request.requested_output_names()),
             inputs=self._inputs(),
-            timeout=self._request.timeout(),
+            timeout=timeout_of(self._request, parameters),
         )
         return self._call_slot.infer(
             model,

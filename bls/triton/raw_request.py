@@ -1,7 +1,8 @@
-"""Reads a request's id and parameters. Triton's HTTP server accepts arbitrary bytes for both."""
+"""Reads a request's id, parameters and timeout. Triton accepts arbitrary bytes over HTTP."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tandem.bls.errors import BadRequest
@@ -24,3 +25,14 @@ def parameters_of(request: Any) -> str:
         return str(request.parameters())
     except UnicodeDecodeError as error:
         raise BadRequest("the request's id and parameters must be UTF-8") from error
+
+
+def timeout_of(request: Any, parameters: str) -> int:
+    """Return the request's own timeout in microseconds; 0: none.
+
+    Triton reads `timeout` from `infer`'s parameters. From `generate`, it passes the key on unread.
+    """
+    timeout = request.timeout() or json.loads(parameters or "{}").get("timeout", 0)
+    if type(timeout) is not int or timeout < 0:
+        raise BadRequest("parameter 'timeout' must be a number of microseconds, such as 5000000")
+    return timeout

@@ -32,7 +32,7 @@ from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
 from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
 from tandem.bls.triton.metrics import Heartbeat, Metrics
-from tandem.bls.triton.raw_request import id_of, parameters_of
+from tandem.bls.triton.raw_request import id_of, parameters_of, timeout_of
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, returns_text_lengths
 from tandem.bls.triton.responses.sender import Deliveries, Sender
 from tandem.bls.triton.serving.request_guides import RequestGuides
@@ -127,7 +127,8 @@ class StreamEntry:
 
     def _take(self, request: Any, sender: Sender) -> None:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        rows = checked_rows(inputs, parameters_of(request), self._settings)
+        parameters = parameters_of(request)
+        rows = checked_rows(inputs, parameters, self._settings)
         if is_stop(rows):
             self._stop(id_of(request), sender)
             return
@@ -136,8 +137,8 @@ class StreamEntry:
         options = prompts[0].request
         self._guides.check([prompt.request for prompt in prompts])
         timeout = self._settings.request_timeout
-        if request.timeout():
-            timeout = min(timeout, request.timeout() / 1e6)
+        if own_timeout := timeout_of(request, parameters):
+            timeout = min(timeout, own_timeout / 1e6)
         state = RequestState(
             sender,
             ResponseBuilder(outputs, options),

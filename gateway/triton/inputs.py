@@ -97,7 +97,9 @@ def client_error(
     """
     if error.status != HTTPStatus.BAD_REQUEST:
         return error
-    chat = isinstance(request, ChatRequest)
+    alternatives = "top_logprobs" if isinstance(request, ChatRequest) else "logprobs"
+    if _num_alternatives(request) > (request.num_alternatives or 0):
+        alternatives = "prompt_logprobs"
     names: dict[str, str] = {name: name for name in tensors.INPUTS}  # by input
     names |= {
         tensors.INPUT_IDS: request.prompt_field,
@@ -107,8 +109,10 @@ def client_error(
         tensors.LOGIT_BIAS_IDS: "logit_bias",
         tensors.LOGIT_BIAS_VALUES: "logit_bias",
         tensors.RETURN_LOG_PROBS: "logprobs",
-        tensors.RETURN_PROMPT_LOG_PROBS: "logprobs",
-        tensors.NUM_TOP_LOG_PROBS: "top_logprobs" if chat else "logprobs",
+        tensors.RETURN_PROMPT_LOG_PROBS: (
+            "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
+        ),
+        tensors.NUM_TOP_LOG_PROBS: alternatives,
     }
     if guide is not None:
         names[tensors.GUIDED_DECODING_GUIDE] = guide.field

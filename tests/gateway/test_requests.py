@@ -391,6 +391,21 @@ async def test_entry_errors_name_the_field_that_the_client_sent(post, triton, ca
 
 
 @pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("return_prompt_log_probs", {"prompt_logprobs": 0}),
+        ("return_prompt_log_probs", {"prompt_logprobs": 2, "logprobs": 3}),
+        ("num_top_log_probs", {"prompt_logprobs": 2, "logprobs": 1}),
+    ],
+)
+async def test_entry_errors_name_prompt_logprobs(post, triton, name, body):
+    triton.script = lambda _: [ApiError(400, f"input '{name}' isn't supported")]
+    error = await refused(post, "/v1/completions", **body)
+    assert error["message"] == "prompt_logprobs isn't supported"
+    assert error["param"] == "prompt_logprobs"
+
+
+@pytest.mark.parametrize(
     "variables", [{"messages": []}, {"self": 1}, {"range": 1}, {"add_generation_prompt": False}]
 )
 async def test_template_variables_can_have_any_name(post, triton, variables):

@@ -135,6 +135,12 @@ def test_a_request_ends_with_a_one_line_error_at_its_timeout(server):
         pytest.raises(InferenceServerException, match=line),
     ):
         connection.infer("bls", entries.inputs(PROMPT, **VALUES), timeout=300_000)
+    for model in ("bls", "bls_stream"):
+        body = {"text_input": PROMPT, **VALUES, "timeout": 300_000}
+        connection = http.client.HTTPConnection(server.http_url)
+        connection.request("POST", f"/v2/models/{model}/generate", json.dumps(body))
+        assert json.load(connection.getresponse()) == {"error": f"deadline_exceeded: {line}"}
+        connection.close()
     assert eventually(lambda: is_at_rest(server))
 
 

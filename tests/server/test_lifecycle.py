@@ -209,6 +209,15 @@ def test_waiting_for_the_server_ends_with_the_reason_when_it_dies(models):
     server.log.path.unlink()
 
 
+def test_the_log_of_a_crash_is_kept_even_if_the_server_is_stopped_next(models):
+    with start(models) as server:
+        triton = min(server.processes)
+        os.kill(triton, signal.SIGKILL)
+        assert eventually(lambda: triton not in server.processes)
+    assert server.log.path.exists()
+    server.log.path.unlink()
+
+
 @pytest.mark.heavy
 def test_waiting_for_the_server_ends_if_its_supervisor_is_killed(models):
     with start(models) as server:

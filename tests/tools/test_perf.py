@@ -168,6 +168,17 @@ def test_perf_analyzer_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch
 
 
 @pytest.mark.usefixtures("wheel")
+def test_libraries_of_a_deleted_environment_are_replaced(tmp_path, monkeypatch):
+    libraries = Path(find_perf_analyzer()[-1]).parent / "lib"
+    for path in libraries.iterdir():
+        path.unlink()
+        path.symlink_to(tmp_path / "deleted" / path.name)
+    monkeypatch.setattr(perf_analyzer, "_download", None)
+    find_perf_analyzer()
+    assert all(path.is_file() for path in libraries.iterdir())
+
+
+@pytest.mark.usefixtures("wheel")
 def test_a_working_perf_analyzer_on_the_path_is_preferred(tmp_path, monkeypatch):
     program = tmp_path / "perf_analyzer"
     program.write_text(RUNS)

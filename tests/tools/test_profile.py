@@ -27,6 +27,19 @@ def test_the_error_for_a_wrong_type_quotes_the_value(folder):
     )
 
 
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"engines": {"target": []}}, "engines.target: must be a mapping; got []"),
+        ({"engines": 5}, "engines: must be a mapping; got 5"),
+        (profile(decoding=5), "decoding: must be a mapping; got 5"),
+        (profile(entries=3), "entries: must be a list; got 3"),
+    ],
+)
+def test_the_error_for_a_wrong_type_uses_the_terms_of_yaml(folder, wrong, line):
+    assert line in refusal(folder, {"name": "test"} | wrong)
+
+
 def test_invalid_yaml_is_rejected_with_its_line(folder):
     assert refusal(folder, "name: test\nengines: [") == (
         "profile.yaml:2 isn't YAML: while parsing a flow node expected the node content, but "

@@ -293,6 +293,7 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
     text = re.sub(r"^\w+ should (be|have|match)", r"must \1", text)
     text = text.replace("greater than or equal to", "at least")
     text = text.replace("less than or equal to", "at most")
+    text = re.sub("a valid dictionary or .*", "a mapping", text).replace("valid tuple", "list")
     return key_path, f"{text}; got {first['input']!r}" if text.startswith("must") else text
 
 

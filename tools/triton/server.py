@@ -203,6 +203,8 @@ class TritonServer:
         """
         if self._supervisor is None:
             return
+        if "Triton" not in self._names:  # it crashed a moment ago, so keep its log
+            self._failed = True
         try:
             if self._supervisor.stdin is not None:
                 self._supervisor.stdin.close()  # asks the supervisor to stop the server
