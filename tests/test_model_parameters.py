@@ -64,6 +64,27 @@ def test_settings_are_unchanged_after_encoding_and_decoding(settings):
     assert decode(Settings, config(encode(settings))) == settings
 
 
+def test_a_nested_field_is_encoded_as_one_json_parameter():
+    assert encode(Settings("f", count=2, target=ENGINE)) == {
+        "folder": "f",
+        "kind": "a",
+        "ids": "[]",
+        "names": "[]",
+        "exact": "false",
+        "count": "2",
+        "target": (
+            '{"model": "target", "abilities": {"stops": true, "kind": "a"}, "sizes": [1, 2], '
+            '"role": "y", "pause": 2.5}'
+        ),
+        "spares": "[]",
+    }
+
+
+def test_integers_for_float_fields_and_null_are_accepted():
+    read = decode(Settings, config({"folder": "f", "pause": "2", "draft": "null"}))
+    assert read == Settings("f", pause=2.0)
+
+
 KNOWN = (
     "folder, kind, model, drafter, ids, names, exact, count, pause, target, draft, spares, options"
 )
@@ -75,11 +96,17 @@ KNOWN = (
         ({"idz": "1"}, f"parameter 'idz' isn't known; choose one of: {KNOWN}"),
         ({"folder": None}, "parameter 'folder' is missing"),
         ({"ids": "[1"}, "parameter 'ids' must be JSON; got '[1'"),
+        ({"ids": "1"}, "parameter 'ids' must be a list; got 1"),
         ({"ids": '["a"]'}, "parameter 'ids' must be an integer; got \"a\""),
+        ({"names": "[1]"}, "parameter 'names' must be a string; got 1"),
         ({"kind": "c"}, "parameter 'kind' must be one of a, b; got \"c\""),
+        ({"drafter": "y"}, "parameter 'drafter' must be one of x; got \"y\""),
         ({"exact": "1"}, "parameter 'exact' must be true or false; got 1"),
         ({"count": "1.5"}, "parameter 'count' must be an integer; got 1.5"),
+        ({"count": "true"}, "parameter 'count' must be an integer; got true"),
+        ({"count": "null"}, "parameter 'count' must be an integer; got null"),
         ({"pause": '"5"'}, "parameter 'pause' must be a number; got \"5\""),
+        ({"pause": "false"}, "parameter 'pause' must be a number; got false"),
         ({"target": "target"}, "parameter 'target' must be JSON; got 'target'"),
         ({"target": "[]"}, "parameter 'target' must be an object; got []"),
         ({"target": "{}"}, "parameter 'target.model' is missing"),
@@ -89,6 +116,18 @@ KNOWN = (
                 "parameter 'target.modle' isn't known; choose one of: model, abilities, sizes, "
                 "role, pause"
             ),
+        ),
+        (
+            {"target": '{"model": "m", "abilities": {"kind": "a"}}'},
+            "parameter 'target.abilities.stops' is missing",
+        ),
+        (
+            {"target": '{"model": "m", "abilities": {"stops": 1}}'},
+            "parameter 'target.abilities.stops' must be true or false; got 1",
+        ),
+        (
+            {"draft": '{"model": null, "abilities": {"stops": true}}'},
+            "parameter 'draft.model' must be a string; got null",
         ),
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",

@@ -146,6 +146,21 @@ def test_without_draft_tokens_branches_follow_the_context(engine):
     assert_plain(engine, ids, [], found, 4)
 
 
+def test_a_call_can_request_zero_branches(engine):
+    found = branches(engine, prompt(7, 12), [4, 5], 0, 4)
+    assert found.outcomes.shape == (0, 2)
+    assert found.ids.shape == (0, 0)
+
+
+def test_branches_have_the_same_log_probs_as_plain_drafts(engine):
+    ids, drafts = prompt(8, 20), [4, 5, 6]
+    found = branches(engine, ids, drafts, 2, 4, return_log_probs=True)
+    for i, (accepted, token, drafted) in enumerate(rows(found)):
+        plain = engine.call([*ids, *drafts[:accepted], token], 4, return_log_probs=True)
+        assert drafted == plain.tokens
+        np.testing.assert_allclose(found.log_probs[i], plain.last.log_probs, atol=1e-4)
+
+
 def logits_of(engine, ids, drafts, counts, output_len, **given):
     """Return branches, and for each branch the logits, shape [length, vocabulary]."""
     wanted = len(drafts) + 1

@@ -150,3 +150,16 @@ def test_a_damaged_adapter_is_reported_in_one_line(make_harness, tmp_path, conte
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     with pytest.raises(LoadError, match="can't be read"):
         make_harness(lora_adapters=(str(tmp_path),))
+
+
+def test_an_adapter_without_weights_is_rejected(make_harness, tmp_path):
+    save_file({}, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    with pytest.raises(LoadError, match="has no weights"):
+        make_harness(lora_adapters=(str(tmp_path),))
+
+
+def test_a_missing_adapter_is_reported_in_one_line(make_harness, tmp_path):
+    with pytest.raises(LoadError, match=r"LoRA adapter '.*nowhere': can't be read") as refused:
+        make_harness(lora_adapters=(str(tmp_path / "nowhere"),))
+    assert "\n" not in str(refused.value)

@@ -42,6 +42,12 @@ def test_penalties_include_the_draft_tokens_before_each_position(llama, sampling
         assert text == want[: len(text)]
 
 
+def test_penalties_change_the_output(llama):
+    ids = prompt(1, 15)
+    texts = [tuple(llama.tokens(ids, 30, sampling=sampling)) for sampling in PROCESSORS]
+    assert len({*texts, tuple(llama.tokens(ids, 30))}) == len(PROCESSORS) + 1
+
+
 def test_bad_words_are_never_generated_or_accepted(llama):
     ids = prompt(2, 10)
     text = llama.tokens(ids, 10)

@@ -16,6 +16,7 @@ from triton_python_backend_utils import Request, ResponseSender, TritonError
 
 from tandem.contract.errors import decoded
 from tandem.contract.model_parameters import encode
+from tandem.engines.errors import ResponseError
 from tandem.engines.request import EngineResponse
 from tandem.engines.shared_logits import SharedLogitsWriter, read_shared_logits
 from tandem.tools.triton.log import TritonLog
@@ -219,6 +220,17 @@ def test_a_response_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, tri
     assert (error_of(sent), flags) == ((message, TritonError.INTERNAL), FINAL)
 
 
+def test_a_stream_ends_at_a_response_that_cannot_be_encoded(begin, monkeypatch, triton):
+    engine = Scripted()
+    _, sender = ask(begin(engine, decoupled=True), decoupled=True, streaming=[True])
+    engine.calls[0][1](answer(final=False))
+    monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
+    with pytest.raises(ResponseError):  # the engine then ends the call
+        engine.calls[0][1](answer(final=False))
+    assert [flags for _, flags in sender.sent] == [0, FINAL]
+    assert sender.sent[1][0].has_error()
+
+
 def test_a_stream_response_that_cannot_be_sent_becomes_an_error(begin):
     engine = Scripted()
     sender = ResponseSender(all_fit_but(1), decoupled=True)
@@ -256,6 +268,12 @@ def test_a_response_too_large_for_shared_memory_is_an_error(begin, free):
     _, sender = ask(begin(engine), wanted=LOGITS)
     engine.calls[1][1](answer(generation_logits=logits))
     assert sender.sent[0][0].arrays["generation_logits"].shape == (1, 1, 2, 2**20)
+
+
+def test_a_small_response_needs_no_free_shared_memory(begin, free):
+    free(0)
+    response, _ = ask(begin())
+    assert not response.has_error()
 
 
 def test_shared_draft_logits_can_start_at_a_later_row(begin):
@@ -303,3 +321,15 @@ def test_masks_work_with_shared_logits(begin):
     response, _ = ask(begin(), draft_input_ids=[7, 8], token_masks=rows, **given)
     assert response.arrays["output_ids"].tolist() == [[[3]]]
     writer.close()
+
+
+def test_the_profile_can_include_the_prompt_in_the_output(begin):
+    model = begin(exclude_input_in_output="false")
+    response, _ = ask(model)
+    ids = response.arrays["output_ids"].tolist()[0][0]
+    assert (ids[:3], len(ids)) == ([3, 4, 5], 7)
+    assert response.arrays["sequence_length"].tolist() == [[7]]
+    without, _ = ask(model, exclude_input_in_output=[True])
+    assert without.arrays["output_ids"].tolist() == [[ids[3:]]]
+    usual, _ = ask(begin())
+    assert usual.arrays["output_ids"].tolist() == [[ids[3:]]]

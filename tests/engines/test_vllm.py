@@ -12,6 +12,7 @@ from tandem.engines.errors import EndedError, LoadError, UnsupportedError
 from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.vllm.arguments import (
     engine_arguments,
+    environment,
     refuse_unsupported,
     sampling_arguments,
 )
@@ -70,6 +71,10 @@ def test_max_lora_rank_allows_the_largest_adapter(tmp_path):
 def test_max_batch_tokens_must_be_large_enough_for_drafts():
     with pytest.raises(LoadError, match=r"max_batch_tokens must be greater than 512 .*; got 512"):
         settings(max_batch_size=32, max_draft_len=8, max_batch_tokens=512)
+
+
+def test_device_ids_select_the_gpus():
+    assert environment(settings(device_ids=(2, 3)))["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
 def test_sampling_options_are_converted_to_vllms():
@@ -148,3 +153,8 @@ def test_if_vllm_dies_all_calls_fail_immediately_with_the_reason(tmp_path, death
 def test_a_missing_python_is_reported_in_one_line():
     with pytest.raises(LoadError, match="can't start vLLM with /none/python: No such file"):
         VllmEngine(settings(python="/none/python"))
+
+
+def test_a_python_without_vllm_is_reported_in_one_line():
+    with pytest.raises(LoadError, match=r"can't import vLLM: No module named 'vllm'; install vLLM"):
+        VllmEngine(settings(python=sys.executable))

@@ -102,3 +102,11 @@ def test_the_error_for_a_missing_package_names_the_extra(file, monkeypatch):
     assert refusal(lambda: find_model(str(file))) == (
         f"can't read {file} without the package no-such-package; {install_extra('gguf')}"
     )
+
+
+def test_one_part_of_a_split_model_is_rejected(tmp_path):
+    part = tmp_path / "big-00001-of-00002.gguf"
+    part.write_bytes(b"GGUF")
+    assert "is one part of a split model; merge the parts first" in refusal(
+        lambda: find_model(str(part))
+    )

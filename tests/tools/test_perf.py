@@ -122,6 +122,12 @@ def test_perf_analyzer_ends_even_if_the_signal_arrives_while_it_starts(wheel, mo
     assert [process.returncode for process in started] == [-signal.SIGKILL]
 
 
+def test_no_proxy_is_used_for_a_server_on_this_machine(printed):
+    assert [line.rpartition(" past ")[2] for line in printed("--url", "127.0.0.1:1")] == [
+        *["127.0.0.1"] * 2
+    ]
+
+
 def test_perf_reports_that_triton_died(wheel, monkeypatch, capsys):
     wheel(PRINTS)
 
@@ -141,6 +147,11 @@ def test_perf_reports_that_triton_died(wheel, monkeypatch, capsys):
             ["--concurrency", "1:x"],
             "argument --concurrency: must be a number or begin:end:step; got '1:x'",
         ),
+        (
+            ["--drafter", "magic"],
+            "--drafter must be one of draft_model, prompt_lookup, hybrid, none for embedded",
+        ),
+        (["--prompts", "absent.jsonl"], "absent.jsonl: No such file or directory"),
         (["--url", "127.0.0.1:1"], "no server responds at 127.0.0.1:1; start one with: tandem up"),
         (
             ["--profile", "embedded", "--model", "x"],

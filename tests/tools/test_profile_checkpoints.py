@@ -26,6 +26,12 @@ def test_max_seq_len_of_gpt2_is_read_from_n_positions(folder):
     assert load(folder, profile()).target.max_seq_len == 512
 
 
+def test_padded_vocabularies_are_accepted_if_the_tokenizer_is_shared(folder):
+    write_empty(folder / "draft", 320)
+    settings = load(folder, profile()).loop_settings()
+    assert (settings.target.vocab_size, settings.draft.vocab_size) == (300, 320)
+
+
 @pytest.mark.parametrize(
     ("target", "line"),
     [
@@ -99,6 +105,15 @@ def test_the_target_gets_the_draft_vocab_size_if_padding_differs(folder):
     assert load(folder, profile()).target.parameters["draft_vocab_size"] == "320"
 
 
+def test_vocabulary_padding_can_differ_as_in_qwen_models(folder):
+    write_empty(folder / "target", 152_064)
+    write_empty(folder / "draft", 151_936)
+    planned = load(folder, profile())
+    assert planned.target.parameters["draft_vocab_size"] == "151936"
+    settings = planned.loop_settings()
+    assert (settings.target.vocab_size, settings.draft.vocab_size) == (152_064, 151_936)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -120,3 +135,15 @@ def test_the_target_gets_the_draft_vocab_size_if_padding_differs(folder):
 def test_an_unsupported_architecture_is_rejected_before_loading(folder, config, said):
     write_empty(folder / "target", 300, **config)
     assert said in refusal(folder, profile())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["GPT2LMHeadModel"]},
+        {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["full_attention"]},
+    ],
+)
+def test_supported_architectures_are_accepted(folder, config):
+    write_empty(folder / "target", 300, **config)
+    assert load(folder, profile()).target.vocab_size == 300

@@ -1,6 +1,7 @@
 """A rendered repository is valid and complete, and replaces only earlier repositories."""
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -94,6 +95,20 @@ def test_a_repository_contains_all_models_under_their_names(shared):
     }
 
 
+def test_engines_accept_single_sequences_and_entries_accept_batches(shared):
+    assert config(shared / "large").max_batch_size == 1
+    assert config(shared / "tensorrt_llm_bls").max_batch_size == 4
+
+
+def test_only_the_stream_entry_is_decoupled(shared):
+    decoupled = {
+        path.name
+        for path in shared.iterdir()
+        if path.is_dir() and config(path).model_transaction_policy.decoupled
+    }
+    assert decoupled == {"streaming"}
+
+
 def test_scalar_inputs_have_an_empty_reshape(shared):
     inputs = {tensor.name: tensor for tensor in config(shared / "large").input}
     assert inputs["input_lengths"].HasField("reshape")
@@ -115,6 +130,22 @@ def test_forwarding_entries_know_the_name_of_the_stream_model(shared):
     forwarder_settings = settings(ForwarderSettings, shared / "control")
     assert (forwarder_settings.stream_model, forwarder_settings.drafter) == ("streaming", "none")
     assert settings(ForwarderSettings, shared / "tensorrt_llm_bls").drafter is None
+
+
+def test_no_draft_engine_is_rendered_without_a_draft_model(planned):
+    alone = planned.profile.engines.model_copy(update={"draft": None})
+    profile = planned.profile.model_copy(update={"engines": alone})
+    names = {model.name for model in repository.models(deployment.check(profile))}
+    assert "small" not in names
+
+
+def test_version_folders_contain_everything_that_their_models_import(shared):
+    assert (shared / "streaming" / "1" / "tandem" / "bls" / "triton" / "__init__.py").is_file()
+    assert (shared / "large" / "1" / "checkpoint" / "config.json").is_file()
+    assert (shared / "preprocessing" / "1" / "tokenizer" / "tokenizer.json").is_file()
+    for folder in shared.glob("*/1"):
+        assert (folder / "model.py").is_file()
+        assert (folder / "tandem" / "contract" / "tensor.py").is_file()
 
 
 def test_the_repositorys_readme_says_how_to_serve_and_call_it(planned, rendered, tmp_path):
@@ -174,6 +205,12 @@ def test_a_repository_in_a_path_with_a_space_is_rejected(rendered, tmp_path):
     assert done.stderr == f"Triton can't serve a path with a space: {script.parent}\n"
 
 
+def test_serve_sh_stays_in_an_empty_working_directory(served, tmp_path):
+    """A container might have no writable folder."""
+    (tmp_path / "empty").mkdir()
+    assert served(cwd=tmp_path / "empty")[0] == tmp_path / "empty"
+
+
 def test_rendered_files_contain_no_local_paths(rendered, tmp_path):
     for path in (*rendered.glob("*/config.pbtxt"), rendered / "serve.sh"):
         assert str(tmp_path) not in path.read_text()
@@ -198,6 +235,12 @@ def test_rerendering_gives_the_same_files(planned, rendered):
     assert list(rendered.parent.iterdir()) == [rendered]
 
 
+def test_rerendering_removes_models_that_are_not_in_the_profile(planned, rendered):
+    (rendered / "stale").mkdir()
+    repository.render(planned, rendered)
+    assert not (rendered / "stale").exists()
+
+
 def test_other_folders_are_not_overwritten(planned, tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(TandemError, match="exists and isn't from tandem render"):
@@ -211,6 +254,12 @@ def test_a_failed_render_keeps_the_old_repository(planned, rendered, monkeypatch
     with pytest.raises(TandemError, match=r"can't write .*: No such file"):
         repository.render(planned, rendered)
     assert files(rendered) == before
+
+
+def test_the_error_names_an_output_folder_that_is_not_writable(planned, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TandemError, match=r"can't write .*file: "):
+        repository.render(planned, tmp_path / "file" / "repository")
 
 
 @pytest.mark.parametrize("existing", [True, False])
@@ -279,6 +328,20 @@ def test_the_committed_repository_is_the_rendered_embedded_profile(tmp_path):
         assert (committed / name / "1" / "model.py").read_text() == (
             fresh / "1" / "model.py"
         ).read_text()
+
+
+def test_settings_are_passed_as_json_parameters(planned):
+    """Triton passes parameters as strings, so values of other types are encoded as JSON."""
+    parameters = model_parameters.encode(planned.loop_settings())
+    assert json.loads(parameters["end_ids"]) == [0, 7]
+    assert json.loads(parameters["draft"])["model"] == "small"
+
+
+def test_nested_settings_are_written_as_readable_json(shared):
+    """Users may edit JSON parameters by hand."""
+    text = (shared / "streaming" / "config.pbtxt").read_text()
+    assert """string_value: '{"model": "large", "vocab_size": 300, """ in text
+    assert """string_value: '["draft_model", "prompt_lookup", "hybrid", "none"]'""" in text
 
 
 def test_only_the_stream_entry_can_have_several_instances(planned, tmp_path):

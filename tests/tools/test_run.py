@@ -9,7 +9,7 @@ from checkpoints import write_empty, write_tokenizer
 from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.client.dataset import read_prompts
-from tandem.tools.commands import run_options
+from tandem.tools.commands import run, run_options
 from tandem.tools.commands.command_line import parser_of
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import repository
@@ -131,6 +131,10 @@ def test_using_both_config_strings_selects_hybrid():
     )
 
 
+def test_no_drafts_are_made_without_a_config_string():
+    assert run_options.read_drafting(options(f"{ALONE} --input-text x")).drafter == "none"
+
+
 @pytest.mark.parametrize("tp_size", [4, 1])
 def test_device_lists_must_have_tp_size_entries(here, tp_size):
     build(here / "target", tp_size=tp_size)
@@ -146,6 +150,12 @@ def test_device_lists_must_have_an_entry_for_each_pipeline_stage(built):
     line = f'{ALONE} --prompt-lookup-config "[10,2,[{{}}]]"'
     assert plan(line.format("0,1,2,3")).profile.engines.target.device_ids == (0, 1, 2, 3)
     assert "pp_size 2 / num_nodes 1 GPUs; got 2" in refusal(line.format("0,1"))
+
+
+def test_a_checkpoint_runs_on_one_device():
+    assert "target runs on one device, because it isn't a TensorRT engine; got [4, " in refusal(
+        f'{ALONE} --prompt-lookup-config "[10,2,[4,5,6,7]]"'
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,6 +218,12 @@ def test_a_built_engine_that_cannot_verify_decodes_without_drafts(built):
         assert "target can't verify drafts; build it with --speculative_decoding_mode=" in refusal(
             f'{ALONE} --prompt-lookup-config "[10,2,[0]]"'
         )
+
+
+def test_a_built_engine_accepts_drafts_up_to_its_maximum(built):
+    build(built / "target", max_draft_len=2)
+    plan(f'{ALONE} --prompt-lookup-config "[2,2,[0]]"')
+    plan(ALONE)
 
 
 def test_end_ids_are_read_from_the_tokenizer_folder(built):
@@ -333,3 +349,9 @@ def test_options_can_be_spelled_with_underscores():
     assert (str(given.engine_dir), given.input_text) == ("a_b", ["c_d"])
     given = parser_of("perf").read(["--max_tokens=5", "--", "--e_f"])
     assert (given.max_tokens, given.more) == (5, ["--e_f"])
+
+
+def test_the_output_has_nvidias_documented_format():
+    assert run.as_run_py_prints(0, "ask", "say") == (
+        'Input [Text 0]: "ask"\nOutput [Text 0 Beam 0]: "say"'
+    )

@@ -22,7 +22,7 @@ from tandem.tools.commands.summarize import answer_in_turns, speculation_of
 from tandem.tools.errors import TandemError
 from tandem.tools.evaluation.accuracy import AccuracyComparison
 from tandem.tools.evaluation.hugging_face import cut
-from tandem.tools.evaluation.rouge import mean_rouge
+from tandem.tools.evaluation.rouge import MEASURES, mean_rouge
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.config_strings import PromptLookupConfig
 
@@ -72,6 +72,9 @@ def test_nvidias_documented_command_works():
         ("--url h:1 --profile p", "set only one of --url and --profile"),
         ("--engine-dir e --profile p", "set only one of --profile and --engine-dir"),
         ("--draft-engine-dir d", "--draft-engine-dir needs --engine-dir; set both"),
+        ("--model x", "--model needs --url; set both"),
+        ("--json /", "argument --json: can't write /: it is a folder"),
+        ("--dataset absent.jsonl", "absent.jsonl: No such file or directory"),
         ("--drafter none", "nothing to compare with drafter 'none'; set --drafter to draft_model"),
         ("--url h:1 --test-hf", "--test-hf needs --hf-model-dir, the target's checkpoint"),
     ],
@@ -154,6 +157,10 @@ def test_rouge_scores_are_f_measures_in_percent():
     assert scores == pytest.approx({"rouge1": 40, "rouge2": 100 / 3, "rougeL": 40, "rougeLsum": 40})
 
 
+def test_equal_texts_without_words_score_100():
+    assert mean_rouge(["?!", ""], ["?!", ""]) == dict.fromkeys(MEASURES, 100)
+
+
 def test_outputs_are_compared_with_the_reference_and_each_other():
     comparison = compared("the cat sat", "the cat")
     assert comparison.to_reference["none"]["rouge1"] == 100
@@ -182,6 +189,17 @@ def test_the_table_has_one_column_per_model():
     assert ["ROUGE-1", "-", "75.00"] in rows
     assert ["same", "as", "baseline", "2/2", "1/2"] in rows
     assert ["tokens/s", "40.0", "40.0"] in rows
+
+
+def test_the_json_file_has_statistics_and_outputs():
+    written = json.loads(json.dumps(compared("the cat sat", "the cat").as_json()))
+    assert written["columns"]["hybrid"]["against"]["none"]["rouge1"] == 75
+    assert written["columns"]["hybrid"]["num_identical_to_baseline"] == 1
+    assert written["items"][1] == {
+        "id": "two",
+        "summary": "the dog",
+        "texts": {"none": "the dog", "hybrid": "the cat"},
+    }
 
 
 def test_scores_below_either_threshold_are_reported():

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 from llamas import TENSORRT_PROFILES
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+from tandem.engines import capabilities
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
@@ -99,6 +100,24 @@ def test_rendered_parameters_use_nvidias_names(name, shipped, tmp_path):
     assert {*needed, "xgrammar_tokenizer_info_path"} <= parameters(config).keys()
 
 
+def test_rendered_engine_folders_contain_no_python_code(shipped, tmp_path):
+    rendered(shipped(PAIR), tmp_path / "repository")
+    assert list((tmp_path / "repository" / "target" / "1").iterdir()) == []
+
+
+def test_the_loop_knows_the_capabilities_of_the_engines(changed):
+    settings = deployment.load(
+        changed(LARGE, {"engines.draft.run.exclude_input_in_output": False})
+    ).loop_settings()
+    target, draft = settings.target, settings.draft
+    assert (target.excludes_input, draft.excludes_input) == (True, False)
+    assert target.capabilities == draft.capabilities == capabilities.TENSORRTLLM
+    assert (target.max_seq_len, target.max_draft_len) == (131072, 10)
+    assert (target.kv_cache_tokens, target.kv_block_tokens) == (131072, 32)
+    assert not settings.shared_logits
+    assert settings.drafter == "draft_model"
+
+
 def test_the_vocabulary_is_padded_to_a_multiple_of_tp_size(changed, models):
     config = models / "Llama-2-13b-hf" / "config.json"
     facts = json.loads(config.read_text())
@@ -111,6 +130,18 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_tp_size(changed, models):
         assert deployment.load(path).loop_settings().target.vocab_size == 32004
     finally:
         config.write_text(json.dumps(facts))
+
+
+def test_a_shipped_profile_names_the_missing_checkpoint_files():
+    path = Path(__file__).parents[2] / "profiles" / "llama-3.1-70b.yaml"
+    with pytest.raises(TandemError) as refused:
+        deployment.load(path)
+    place = "engines.target.checkpoint: no folder /models/Llama-3.1-70B-Instruct"
+    needed = (
+        "; create it with the checkpoint's config.json, generation_config.json and tokenizer*.json"
+    )
+    assert str(refused.value).endswith(place + needed)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +169,26 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_tp_size(changed, models):
         ),
         (
             PAIR,
+            {"decoding.draft_len": 11},
+            ("must be at most 10, which is engines.target.max_draft_len; got 11"),
+        ),
+        (
+            PAIR,
             {"engines.draft.build.gather_generation_logits": False},
             "must be true, because decoding.use_draft_logits needs the draft's logits",
+        ),
+        (
+            "llama-3.1-70b",
+            {"engines.target.device_ids": [0, 1, 2, 3, 4, 5, 6, 7]},
+            "must list tp_size 1 * pp_size 1 / num_nodes 1 GPUs; got 8; use [0]",
+        ),
+        (
+            LARGE,
+            {"engines.draft.device_ids": [0, 1]},
+            (
+                "must list tp_size 4 * pp_size 1 / num_nodes 1 GPUs; got 2; list 4 of them, or "
+                "change tp_size"
+            ),
         ),
         (
             LARGE,
@@ -150,6 +199,11 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_tp_size(changed, models):
             LARGE,
             {"engines.target.run.enable_chunked_context": False},
             ("must be true if max_num_tokens 8192 is less than the longest context, 131071 tokens"),
+        ),
+        (
+            LARGE,
+            {"engines.target.run.max_tokens_in_paged_kv_cache": 100},
+            "must be at least max_seq_len (131072); got 100",
         ),
         (
             PAIR,
@@ -164,6 +218,11 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_tp_size(changed, models):
                 "leader mode, which loads one engine; got 2; set 1, or use prompt_lookup without "
                 "engines.draft"
             ),
+        ),
+        (
+            PAIR,
+            {"engines.target.build.max_seq_lenn": 4},
+            "unknown key; did you mean 'max_seq_len'?",
         ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
