@@ -1,14 +1,19 @@
 """Properties of `auto` that hold for any measurements."""
 
+import threading
+import time
+
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scripted import ids
 
 from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.experiments import Mode
+from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.draft_length.planner import DraftPlanner
-from tandem.bls.effects import Draft, EngineAnswer
+from tandem.bls.effects import Draft, DraftPlan, EngineAnswer
 
 MAX_DRAFT_LEN = 16
 SECONDS = st.floats(0.0, 100.0)
@@ -73,6 +78,38 @@ def test_plans_never_exceed_the_limit_and_always_emit_a_token(steps, rated, limi
         step(length, kind, tokens, accepted, seconds, rated=rated)
 
 
+def test_the_planner_is_thread_safe():
+    statistics = DraftPlanner(
+        MAX_DRAFT_LEN, lambda: 1 + next(turns) % 64, clock=time.monotonic, rated=True
+    )
+    turns, errors = iter(range(10**9)), []
+
+    def decode(seed):
+        random, length = np.random.default_rng(seed), AutoLength(statistics)
+        try:
+            for _ in range(300):
+                plan, seconds = length.plan(8), float(random.random()) / 100
+                length.copy_length(copied(3))
+                kind = "draft" if plan.num_tokens else "alone"
+                step(
+                    length,
+                    kind,
+                    max(1, plan.num_tokens),
+                    int(random.integers(9)),
+                    seconds,
+                    rated=True,
+                )
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=decode, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
 def alone_and_drafting(loops, seconds):
     """Return, for every 10 ms, whether each loop decodes without drafts."""
     worlds = [World(rated=False) for _ in range(loops)]
@@ -97,6 +134,27 @@ def test_all_loops_run_experiments_without_drafts_at_the_same_time():
 def test_experiments_without_drafts_take_less_than_5_percent_of_the_time():
     times = alone_and_drafting(1, 300)
     assert 0 < sum(now[0] for now in times) < 0.05 * len(times)
+
+
+@pytest.mark.parametrize("pause", [1.0, 3.0, 10.0])  # seconds
+def test_drafting_continues_after_the_machine_was_paused(pause):
+    world = World(rated=False)
+    length = AutoLength(world.statistics)
+
+    def decode(rounds, seconds):
+        with_drafts = 0
+        for _ in range(rounds):
+            world.now += seconds
+            if length.plan(8).num_tokens:
+                with_drafts += 1
+                step(length, "draft", 8, 6, seconds, rated=False)
+            else:
+                step(length, "alone", 1, 0, 0.05, rated=False)
+        return with_drafts
+
+    decode(300, 0.1)
+    decode(1, pause)
+    assert decode(40, 0.1) > 30
 
 
 def test_a_request_that_can_only_copy_does_not_stop_the_drafts_of_others():
@@ -125,3 +183,10 @@ def test_rejected_branches_do_not_stop_copies():
         length.verified(Draft(ids(1, 1), drafter="draft_model", drafted_ahead=True), 0, 0.1)
     assert world.statistics.mode is Mode.BEST
     assert length.copy_length(copied(4, num_matching=1)) > 0
+
+
+def test_a_fixed_draft_length_is_limited_only_by_the_tokens_left():
+    length = FixedLength(4)
+    assert [length.plan(limit) for limit in (3, 9)] == [DraftPlan(3), DraftPlan(4)]
+    assert length.copy_length(copied(5)) == 5
+    assert length.allows_drafts()

@@ -20,8 +20,9 @@ from scripted import (
 
 from tandem.bls import effects
 from tandem.bls.draft_length.experiments import Mode
-from tandem.bls.draft_length.fixed import SEEDED_LENGTH
+from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
 from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.prompt_lookup import PromptLookup
@@ -60,6 +61,17 @@ def test_lookup_needs_no_draft_model():
     assert max(len(call.draft) for call in target.calls) == 4
 
 
+def test_without_matches_prompt_lookup_decodes_in_growing_chunks():
+    class Counts(Language):
+        def next(self, context, banned=()):
+            return len(context)
+
+    target = Target(Counts())
+    play(decoding_of(request_of("prompt_lookup", prompt_ids=ids(0))), target)
+    assert all(len(call.draft) == 0 for call in target.calls)
+    assert [call.max_new_tokens for call in target.calls] == [1, 2, 3, 4, 5, 6, 7, 8, 4]
+
+
 OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
 
 
@@ -78,6 +90,26 @@ def test_profile_settings_choose_the_occurrence_to_copy(keeps_all, uses_oldest, 
     found = PromptLookup(request, settings).look_up(Sequence(request), 4)
     assert (found.tokens.tolist(), found.tokens.dtype) == (draft, np.int32)
     assert found.drafter == "prompt_lookup"
+
+
+def test_prompt_lookup_accepts_a_match_of_one_token():
+    request = request_of("prompt_lookup", prompt_ids=ids(1, 5, 2, 1))
+    assert PromptLookup(request, SETTINGS).look_up(Sequence(request), 4).tokens.tolist() == [
+        5,
+        2,
+        1,
+    ]
+
+
+def test_a_match_resets_the_chunk_size_of_prompt_lookup():
+    request = request_of("prompt_lookup", prompt_ids=ids(0))
+    lookup, sequence = PromptLookup(request, SETTINGS), Sequence(request)
+    plain = []
+    for token in (1, 2, 3, 1, 4, 5):
+        plain.append(lookup.look_up(sequence, 4).plain_tokens)
+        sequence.append(ids(token))
+    plain.append(lookup.look_up(sequence, 4).plain_tokens)
+    assert plain == [1, 2, 3, 4, 1, 1, 2]
 
 
 def test_prompt_lookup_copies_end_at_an_end_of_sequence():
@@ -172,6 +204,14 @@ def test_a_failed_draft_call_pauses_the_draft_engine():
     assert health.errors == ["model 'draft' failed: scripted failure"] * 2
 
 
+def test_hybrid_copies_after_the_model_rejected_a_call():
+    draft = Draft(Repeats(), refuses=True)
+    decoding = decoding_of(request_of("hybrid"))
+    play(decoding, Target(Repeats()), draft)
+    assert len(draft.calls) == 1
+    assert decoding.statistics.by_drafter.keys() == {"prompt_lookup"}
+
+
 SMALL_DRAFT = with_engines(SETTINGS, draft={"vocab_size": 4})
 
 
@@ -186,6 +226,35 @@ def test_ids_outside_the_drafts_vocabulary_are_not_sent_to_it(prompt, asks):
     play(decoding, Target(Zeros()), draft)
     assert bool(draft.calls) == asks
     assert decoding.statistics.num_drafter_failures == 0
+
+
+def test_drafting_ends_at_an_id_outside_the_drafts_vocabulary():
+    class Counts(Language):
+        def next(self, context, banned=()):
+            return 4 if len(context) == 12 else 1
+
+    draft = Draft(Counts(), (False,))
+    play(decoding_of(request_of("draft_model"), SMALL_DRAFT), Target(Counts()), draft)
+    assert [len(call.context) for call in draft.calls] == list(range(3, 13))
+
+
+def test_the_draft_model_is_not_called_beyond_its_max_seq_len():
+    short = replace(SETTINGS.draft, max_seq_len=4)
+    drafter = DraftModel(short, SharedVocabulary(short, SETTINGS.target), Health(), FixedLength(3))
+    sequence = Sequence(request_of("draft_model"))
+    assert drafter.can_draft(sequence)
+    sequence.append(ids(1))
+    assert not drafter.can_draft(sequence)
+
+
+def test_drafts_contain_no_end_of_sequence_before_min_tokens():
+    draft = Draft(ENDLESS)
+    play(
+        decoding_of(request_of("draft_model", min_tokens=8, max_tokens=30)), Target(ENDLESS), draft
+    )
+    below_min = [len(call.context) - len(draft.calls[0].context) < 8 for call in draft.calls]
+    assert {True, False} == set(below_min)
+    assert [call.ban_end_ids for call in draft.calls] == below_min
 
 
 def test_the_last_id_of_the_targets_vocabulary_can_be_drafted():
