@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from benchmarks.soak.processes import is_at_rest
 from entries import ask_one, stream
-from live_triton import eventually
+from live_triton import eventually, triton_of
 
 from tandem.contract import entry
 from tandem.tools import cli as command
@@ -164,7 +164,7 @@ def test_bench_reports_that_triton_died(monkeypatch, capsys):
         servers.append(server)
 
     def killing(client, *inputs, **options):
-        os.kill(min(servers[0].processes), signal.SIGKILL)
+        os.kill(triton_of(servers[0]), signal.SIGKILL)
         return stream(client, *inputs, **options)
 
     monkeypatch.setattr(TritonServer, "start", started)

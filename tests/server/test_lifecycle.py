@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as client
-from live_triton import alive, eventually, leftovers, write_model
+from live_triton import alive, eventually, leftovers, triton_of, write_model
 from scale import first_of
 
 from tandem.tools.errors import TandemError
@@ -202,7 +202,7 @@ def test_a_server_listens_on_an_ipv6_address(models):
 
 def test_waiting_for_the_server_ends_with_the_reason_when_it_dies(models):
     with start(models) as server:
-        os.kill(min(server.processes), signal.SIGKILL)
+        os.kill(triton_of(server), signal.SIGKILL)
         with pytest.raises(TandemError, match=r"^Triton was killed by signal 9; log: "):
             server.wait()
     assert server.log.path.exists()
@@ -211,7 +211,7 @@ def test_waiting_for_the_server_ends_with_the_reason_when_it_dies(models):
 
 def test_the_log_of_a_crash_is_kept_even_if_the_server_is_stopped_next(models):
     with start(models) as server:
-        triton = min(server.processes)
+        triton = triton_of(server)
         os.kill(triton, signal.SIGKILL)
         assert eventually(lambda: triton not in server.processes)
     assert server.log.path.exists()
@@ -221,9 +221,9 @@ def test_the_log_of_a_crash_is_kept_even_if_the_server_is_stopped_next(models):
 @pytest.mark.heavy
 def test_waiting_for_the_server_ends_if_its_supervisor_is_killed(models):
     with start(models) as server:
-        processes = server.processes
+        processes, triton = server.processes, triton_of(server)
         for stub in processes:
-            if stub != min(processes):
+            if stub != triton:
                 os.kill(stub, signal.SIGSTOP)  # so that it can't end by itself
         os.kill(os.getsid(processes[0]), signal.SIGKILL)
         with pytest.raises(

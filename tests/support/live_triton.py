@@ -11,6 +11,7 @@ from typing import Any
 
 from tandem.tools.triton.install import TritonInstall
 from tandem.tools.triton.server import LOOPBACK, TritonServer
+from tandem.tools.triton.supervisor import names_of
 
 CONFIG = """\
 name: "{name}"
@@ -52,6 +53,11 @@ class ObedientServer(KilledServer):
 
     def _command(self, install: TritonInstall) -> list[str]:
         return [*super()._command(install), "--model-control-mode=explicit", "--load-model=*"]
+
+
+def triton_of(server: TritonServer) -> int:
+    """Return the id of Triton's own process. The other processes are stubs."""
+    return next(process for process in server.processes if names_of([process]) == ["Triton"])
 
 
 def write_model(repository: Path, name: str, initialize: str = "pass") -> None:

@@ -70,6 +70,8 @@ def names_of(processes: Iterable[int]) -> list[str]:
             arguments = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
         except OSError:
             continue  # it ended meanwhile
+        if not any(arguments):
+            continue  # it is ending and no longer has a command line
         files = [Path(argument) for argument in arguments if argument.endswith("/1/model.py")]
         names.append(files[0].parts[-3] if files else "Triton")
     return sorted(names, key=lambda name: (name != "Triton", name))
