@@ -46,13 +46,9 @@ METRIC = re.compile(r"(?<![\w:/-])(?:vllm:|tandem_|spec_decode_num_)[a-z_]+(?![\
 OF_A_HISTOGRAM = re.compile(r"_(bucket|count|sum)$")
 NAME_METRICS = [
     *sorted((ROOT / "docs").rglob("*.md")),
-    # dashboard.py composes names, so check its output, tandem.json, instead.
     *sorted(
-        path
-        for path in (ROOT / "deploy").rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc")
+        path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix != ".pyc"
     ),
-    ROOT / "deploy" / "helm" / "tandem" / "files" / "health.py",
 ]
 # Page texts by file name. A reference page replaces a concept page with the same name.
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
