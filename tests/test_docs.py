@@ -15,8 +15,7 @@ from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import DetokenizeRequest, TokenizeRequest
 from tandem.gateway.tools.formats import FORMATS
-from tandem.tools.commands.command_help import COMMANDS
-from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.command_line import COMMANDS, parser_of
 from tandem.tools.commands.gateway_options import KEY_VARIABLE
 from tandem.tools.profiles.engines.torch import TorchTarget
 from tandem.tools.profiles.profile import Profile

@@ -5,7 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from tandem.tools.commands.command_help import COMMANDS
+from tandem.tools.commands.command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 TRITON = {"triton_python_backend_utils", "c_python_backend_utils", "tritonclient"}
@@ -120,14 +120,14 @@ def test_tool_packages_import_only_lower_tool_packages():
 def test_commands_do_not_import_each_other():
     folder = Path("tools", "commands")
     modules = {path.stem for path in (ROOT / folder).glob("*.py")}
-    assert modules >= COMMANDS.keys()
+    assert modules >= {*COMMANDS}
     for module in modules:
         others = {
             name.removeprefix("tandem.tools.commands.").partition(".")[0]
             for name in imported(folder / f"{module}.py")
             if name.startswith("tandem.tools.commands.")
         }
-        assert not others & COMMANDS.keys(), f"{module} imports {others & COMMANDS.keys()}"
+        assert not others & {*COMMANDS}, f"{module} imports {others & {*COMMANDS}}"
 
 
 def test_our_packages_are_imported_from_tandem():

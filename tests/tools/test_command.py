@@ -12,7 +12,7 @@ import pytest
 
 from tandem.tools import cli as command
 from tandem.tools.commands import doctor
-from tandem.tools.commands.command_help import COMMANDS
+from tandem.tools.commands.command_line import COMMANDS
 from tandem.tools.commands.doctor import Finding
 from tandem.tools.commands.options import PROFILES, named_profile
 from tandem.tools.errors import TandemError

@@ -7,18 +7,15 @@ from importlib import metadata
 import pytest
 
 from tandem.tools import cli as command
-from tandem.tools.commands.command_help import COMMANDS, FIRST_STEPS
-from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.command_line import COMMANDS, parser_of
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
 def test_the_overview_describes_every_command(arguments, capsys):
     assert command.main(arguments) == 0
     shown = capsys.readouterr().out
-    for name, said in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(said.summary)}$", shown, re.MULTILINE)
-    for step in FIRST_STEPS:
-        assert f"  {step} " in shown
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} +[A-Z].+\.$", shown, re.MULTILINE)
     assert max(map(len, shown.splitlines())) <= 100
 
 
@@ -33,11 +30,10 @@ def test_help_has_a_description_and_valid_examples(name, capsys):
         command.main([name, "--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    described = COMMANDS[name]
-    assert described.description in " ".join(shown.split())
-    assert described.examples
-    for example in described.examples:
-        assert f"\n  {example}\n" in f"{shown}\n"
+    described, listed, examples = shown.partition("\nexamples:\n")
+    assert listed
+    assert re.search(r"\n\n[A-Z][^.]+\.", described)
+    for example in map(str.strip, examples.splitlines()):
         program, said, *arguments = shlex.split(re.split(r" [<>|] ", example)[0])
         assert (program, said) == ("tandem", name)
         parser_of(name).read(arguments)

@@ -1,4 +1,11 @@
-"""`tandem bench`: measure the speedup of speculation over the baseline on a live server."""
+"""Measure the speedup of drafters and draft lengths on a live server.
+
+Requests alternate with drafter 'none', the baseline.
+
+    tandem bench
+    tandem bench --url 127.0.0.1:8001 --num-draft-tokens 2,4,8,auto
+    tandem bench --profile emulated-70b-1b --concurrency 1,16 --json results.json
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""`tandem build`: print the script that builds the TensorRT engines of a profile."""
+"""Print the script that builds the TensorRT engines of a profile.
+
+The command fails if the settings conflict.
+
+    tandem build --profile llama-3.1-70b
+    tandem build --profile llama-3.1-70b > build.sh && sh build.sh
+"""
 
 from __future__ import annotations
 

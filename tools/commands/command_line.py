@@ -10,8 +10,43 @@ from importlib import import_module, metadata
 from itertools import takewhile
 from typing import NoReturn
 
-from tandem.tools.commands.command_help import COMMANDS, overview
 from tandem.tools.errors import TandemError, suggestion
+
+COMMANDS = (  # the module of a command has its name
+    *("up", "generate", "gateway", "run"),
+    *("bench", "summarize", "perf"),
+    *("doctor", "render", "build"),
+)
+OVERVIEW = """\
+usage: tandem COMMAND [OPTION...]
+       tandem --version
+
+Tandem speeds up language models on Triton Inference Server without changing the output: a small
+draft model proposes the next tokens, and the large target verifies them in one step.
+
+first steps:
+  tandem doctor                  # check this machine
+  tandem bench                   # measure the speedup of the demo's models
+  tandem up                      # serve, in one terminal
+  tandem generate "def main():"  # generate, in another
+
+serve and generate:
+  up         Start Triton and serve until Ctrl-C.
+  generate   Stream the output for a prompt from a running server.
+  gateway    Serve the OpenAI API and a web page for a running server.
+  run        Serve engines, run prompts and stop, like NVIDIA's run.py.
+
+measure:
+  bench      Measure speedup and latency on a live server.
+  summarize  Score outputs with and without speculation, like summarize.py.
+  perf       Put load on a server with Triton's perf_analyzer.
+
+deploy:
+  doctor     Check what this machine needs to serve.
+  render     Write a model repository for another Triton server.
+  build      Print the script that builds the TensorRT engines of a profile.
+
+`tandem COMMAND --help` shows options and examples."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,23 +82,27 @@ class _Help(argparse.HelpFormatter):
 
 
 def parser_of(name: str) -> Parser:
-    """Return the parser of a command, with its options."""
-    command = COMMANDS[name]
+    """Return the parser of a command, with its options.
+
+    The docstring of its module has the description and, indented, the examples.
+    """
+    module = import_module(f".{name}", __package__)
+    description, _, examples = (module.__doc__ or "").partition("\n\n    ")
     parser = Parser(
         prog=f"tandem {name}",
-        description=command.description,
-        epilog="\n".join(["examples:", *(f"  {example}" for example in command.examples)]),
+        description=" ".join(description.split()),
+        epilog=f"examples:\n    {examples}",
         formatter_class=_Help,
         allow_abbrev=False,  # a new option could make an abbreviation ambiguous
     )
-    import_module(f".{name}", __package__).add_options(parser)
+    module.add_options(parser)
     return parser
 
 
 def read(arguments: Sequence[str]) -> Callable[[], int]:
     """Return a callable that runs the command and returns its exit status. Raises TandemError."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        return lambda: _say(overview())
+        return lambda: _say(OVERVIEW)
     if arguments[0] == "--version":
         return lambda: _say(f"tandem {metadata.version('tandem-triton')}")
     name, *rest = arguments

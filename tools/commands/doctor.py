@@ -1,4 +1,9 @@
-"""`tandem doctor`: check whether this machine can serve, and print fixes."""
+"""Check what this machine needs to serve, and how to get what is missing.
+
+The exit status is 1 if a requirement is missing.
+
+    tandem doctor
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""`tandem gateway`: serve the OpenAI API and a chat page in front of a running server."""
+"""Serve the OpenAI API and a web page for a running server.
+
+The server must have Tandem's models. The page shows which tokens were drafted. `tandem up` already
+includes a gateway.
+
+    tandem gateway --tokenizer path/to/target
+    tandem gateway --url triton.example:8001 --tokenizer path/to/target --port 80
+"""
 
 from __future__ import annotations
 

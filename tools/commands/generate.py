@@ -1,4 +1,11 @@
-"""`tandem generate`: stream the output for one prompt from a running server."""
+"""Stream the output for a prompt from a running server.
+
+On a terminal, accepted draft tokens are green. A summary goes to standard error.
+
+    tandem generate "def main():" --max-tokens 64
+    tandem generate "def main():" --drafter none --url 127.0.0.1:9001
+    tandem generate - --temperature 0.7 --seed 1 --explain < prompt.txt
+"""
 
 from __future__ import annotations
 

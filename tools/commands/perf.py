@@ -1,4 +1,10 @@
-"""`tandem perf`: generate load from prompts with Triton's `perf_analyzer`."""
+"""Put load on the entries of a server with Triton's perf_analyzer.
+
+Its exit status is returned.
+
+    tandem perf --url 127.0.0.1:8001 --concurrency 1:16:5
+    tandem perf --url 127.0.0.1:8001 --folder results -- --percentile=99
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""`tandem render`: write a model repository that any Triton can serve."""
+"""Write the model repository of a profile or of checkpoints, for another Triton server.
+
+The server needs the engines' packages. Tandem doesn't have to be installed there.
+
+    tandem render --output my-repository
+    tandem render --target path/to/target --output my-repository
+"""
 
 from __future__ import annotations
 

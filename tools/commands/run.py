@@ -1,4 +1,9 @@
-"""`tandem run`: serve engines, answer prompts and stop. It has the options of `run.py`."""
+"""Serve engines, run prompts in order and stop, like NVIDIA's run.py.
+
+The options match NVIDIA's run.py, spelled with dashes or underscores.
+
+    tandem run --engine-dir path/to/target --input-text 'Once upon a time'
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""`tandem summarize`: score outputs with ROUGE. It has the options of `summarize.py`."""
+"""Run a dataset with and without speculation, and score the outputs by ROUGE.
+
+The options match NVIDIA's summarize.py.
+
+    tandem summarize --limit 4
+    tandem summarize --url 127.0.0.1:8001 --drafter prompt_lookup --check-accuracy
+"""
 
 from __future__ import annotations
 

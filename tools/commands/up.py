@@ -1,4 +1,13 @@
-"""`tandem up`: serve a profile or named models until Ctrl-C."""
+"""Start Triton and serve until Ctrl-C.
+
+A profile names the models, or --target and --draft do: folders, Hugging Face Hub models or GGUF
+files with one tokenizer. Without --draft, Tandem uses prompt lookup.
+
+    tandem up
+    tandem up --profile emulated-70b-1b --grpc-port 9001
+    tandem up --target path/to/target --draft path/to/draft
+    tandem up --target Qwen/Qwen2.5-1.5B-Instruct --draft Qwen/Qwen2.5-0.5B-Instruct
+"""
 
 from __future__ import annotations
 
