@@ -82,9 +82,9 @@ configs: .venv/installed
 recording: .venv/installed
 	$(BIN)/python docs/recording.py
 
-# Fill the tables of docs/results.md and draw the README's chart from benchmarks/results/*.json.
+# Draw the chart of docs/results.md from its tables.
 results: .venv/installed
-	$(BIN)/python docs/result_tables.py
+	$(BIN)/python docs/speedups.py
 
 # Retake the README's screenshot of the web page. Chromium must be installed.
 screenshot: .venv/installed-dev $(CHAT_MODEL)

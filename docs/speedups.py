@@ -1,28 +1,19 @@
-"""Fill the tables of docs/results.md and draw docs/speedups.svg from benchmarks/results/*.json.
+"""Draw docs/speedups.svg from tables of docs/results.md: `make results`.
 
-`make results` runs this script. A table is between `<!-- measured NAME -->` and
-`<!-- /measured -->`.
+Each of these tables is between `<!-- measured NAME -->` and `<!-- /measured -->`.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 DOCS = Path(__file__).resolve().parent
-MEASURED = DOCS.parent / "benchmarks" / "results"
 PAGE, FIGURE = DOCS / "results.md", DOCS / "speedups.svg"
-TABLE = re.compile(r"(<!-- measured ([\w-]+) -->\n).*?(<!-- /measured -->)", re.DOTALL)
 
-WIDTH, LABELS, MARGIN = (
-    760,
-    250,
-    60,
-)  # widths of the figure, the labels and the right margin
+WIDTH, LABELS, MARGIN = 760, 250, 60  # widths of the figure, the labels and the right margin
 BAR, GAP, HEAD, FOOT = 16, 14, 34, 30  # heights in pixels
 BASELINE, SEQUENTIAL, AHEAD = "#8c959f", "#54aeff", "#2da44e"
 STYLE = "font-family='system-ui, sans-serif' font-size='13' fill='#57606a'"
@@ -35,46 +26,15 @@ class BarGroup(NamedTuple):
     bars: tuple[tuple[float, str], ...]
 
 
-def main() -> None:
-    PAGE.write_text(filled(PAGE.read_text()))
-    FIGURE.write_text(figure())
-
-
-def measured(name: str) -> Mapping[str, Any]:
-    """Return the content of benchmarks/results/NAME.json.
-
-    `columns` maps each column to its format. A null cell stays empty.
-    """
-    result: Mapping[str, Any] = json.loads((MEASURED / f"{name}.json").read_text())
-    return result
-
-
-def filled(page: str) -> str:
-    """Return the text of a page with all its tables filled from their JSON files."""
-    return TABLE.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", page)
-
-
-def table(name: str) -> str:
-    """Return a Markdown table, followed by its date, commit and machine."""
-    result = measured(name)
-    formats = [*result["columns"].values()]
-    rows = [[*result["columns"]], ["---"] * len(formats)]
-    previous: list[Any] = [None]
-    for row in result["rows"]:
-        cells = [
-            "" if cell is None else form.format(cell)
-            for form, cell in zip(formats, row, strict=True)
-        ]
-        if row[0] == previous[0]:
-            cells[0] = ""
-        rows.append(cells)
-        previous = row
-    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
-    origin = (
-        f"*{result['date']}, commit {result['commit']}, {result['machine']}; "
-        f"[commands](../benchmarks/results/{name}.json).*"
-    )
-    return "\n".join([*lines, "", origin, ""])
+def rows(name: str) -> list[list[str]]:
+    """Return the cells of a table, row by row. An empty first cell repeats the cell above it."""
+    table = PAGE.read_text().partition(f"<!-- measured {name} -->\n")[2].partition("\n\n")[0]
+    _, _, *lines = table.splitlines()  # without the heading
+    found: list[list[str]] = []
+    for line in lines:
+        first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        found.append([first or found[-1][0], *cells])
+    return found
 
 
 def figure() -> str:
@@ -115,16 +75,21 @@ def figure() -> str:
 
 
 def _demo_groups() -> Iterator[BarGroup]:
-    for task, drafter, _, speedup, *_ in measured("demo-pair")["rows"]:
+    for task, drafter, _, speedup, *_ in rows("demo-pair"):
         if drafter == "`hybrid`":
-            yield BarGroup(f"demo pair, {task}", ((speedup, SEQUENTIAL),))
+            yield BarGroup(f"demo pair, {task}", ((_number(speedup), SEQUENTIAL),))
 
 
 def _emulated_groups() -> Iterator[BarGroup]:
-    for pair, _, _, sequential, _, ahead, _ in measured("ahead")["rows"]:
+    for pair, _, _, sequential, _, ahead, _ in rows("ahead"):
         if pair.endswith(", greedy"):
             label = f"emulated {pair.removesuffix(', greedy')}"
-            yield BarGroup(label, ((sequential, SEQUENTIAL), (ahead, AHEAD)))
+            bars = (_number(sequential), SEQUENTIAL), (_number(ahead), AHEAD)
+            yield BarGroup(label, bars)
+
+
+def _number(speedup: str) -> float:
+    return float(speedup.removesuffix("x"))
 
 
 def _legend(y: float) -> Iterator[str]:
@@ -141,4 +106,4 @@ def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
 
 
 if __name__ == "__main__":
-    main()
+    FIGURE.write_text(figure())
