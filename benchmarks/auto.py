@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -219,28 +218,26 @@ def _measured(
     """
     with serving(planned) as server:
         for at_once in options.at_once:
-            rates = defaultdict[Variant, list[float]](list)
-            scenario = _scenario(TEXTS[name], at_once, options.prompts)
-            for turn in range(TURNS_WARMING_UP + options.turns):
-                first = turn % len(variants)
-                plan = LoadPlan(
-                    scenarios=[scenario],
-                    variants=[*variants[first:], *variants[:first]],
-                    concurrencies=[at_once],
-                    max_tokens=options.max_tokens,
-                    repetitions=1,
-                    streamed=0,
-                    more={},
-                    prompts_each=options.prompts,
-                )
-                with LoadGenerator(server.grpc_url, planned.stream_entry.name, plan) as load:
-                    for measurement in load.measurements():
-                        answers = measurement.whole[0]
-                        rates[measurement.variant].append(
-                            answers.num_tokens * at_once / answers.seconds
-                        )
-            measured = {variant: r[TURNS_WARMING_UP:] for variant, r in rates.items()}
-            yield CellRates(name, at_once, slope, measured)
+            plan = LoadPlan(
+                scenarios=[_scenario(TEXTS[name], at_once, options.prompts)],
+                variants=variants,
+                concurrencies=[at_once],
+                max_tokens=options.max_tokens,
+                repetitions=TURNS_WARMING_UP + options.turns,
+                streamed=0,
+                more={},
+                prompts_each=options.prompts,
+            )
+            with LoadGenerator(server.grpc_url, planned.stream_entry.name, plan) as load:
+                measurements = load.measurements()
+            rates = {
+                measurement.variant: [
+                    answers.num_tokens * at_once / answers.seconds
+                    for answers in measurement.whole[TURNS_WARMING_UP:]
+                ]
+                for measurement in measurements
+            }
+            yield CellRates(name, at_once, slope, rates)
 
 
 def _scenario(text: ProfileText, at_once: int, num_each: int) -> Scenario:

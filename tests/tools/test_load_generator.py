@@ -1,7 +1,6 @@
 """The load generator sends the right requests in the right order, and records the results."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import pytest
@@ -96,20 +95,6 @@ def test_other_streams_end_early_if_one_stream_is_rejected(asked, monkeypatch, r
     with pytest.raises(TandemError), asker:
         asker.measurements()
     assert len(asked) == 6 + 2
-
-
-def test_streams_do_not_wait_for_a_stream_that_cannot_start(asked, monkeypatch):
-    """A container may allow fewer threads than streams."""
-
-    class FewThreads(ThreadPoolExecutor):
-        def submit(self, work, *args):
-            if work.__name__ == "ask" and args == (2,):
-                raise RuntimeError("can't start new thread")
-            return super().submit(work, *args)
-
-    monkeypatch.setattr(load_generator, "ThreadPoolExecutor", FewThreads)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        measured([3])
 
 
 def test_every_stream_sends_all_prompts_and_streams_the_last_repetitions(asked):

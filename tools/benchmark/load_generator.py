@@ -144,12 +144,9 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         prompts = range(len(scenario.prompts))
         each = self._plan.each_of(len(prompts), concurrency)
         apart = 1 if each == len(prompts) else each
-        barrier = threading.Barrier(concurrency)
-        self._open.callback(barrier.abort)  # so that no thread waits for a thread that can't start
 
         def ask(number: int) -> tuple[list[Answer], float, float]:
             own = _rotated(prompts, number * apart)[:each]
-            barrier.wait()
             began = time.perf_counter()
             answers = self._one_by_one(number, scenario, variant, own, stream=stream)
             return answers, began, time.perf_counter()
