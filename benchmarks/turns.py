@@ -26,10 +26,10 @@ def in_turns(
     return outcomes
 
 
-def spread(values: Iterable[float], digits: int = 2) -> str:
+def spread(values: Iterable[float]) -> str:
     """Format the median, with the 10th and 90th percentiles in parentheses."""
     found = Spread.of(values)
     assert found is not None
     if found.p10 == found.p90:
-        return f"{found.median:.{digits}f}"
-    return f"{found.median:.{digits}f} ({found.p10:.{digits}f}-{found.p90:.{digits}f})"
+        return f"{found.median:.2f}"
+    return f"{found.median:.2f} ({found.p10:.2f}-{found.p90:.2f})"

@@ -20,9 +20,8 @@ from tandem.tools.commands.command_line import parser_of
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.commands.summarize import answer_in_turns, speculation_of
 from tandem.tools.errors import TandemError
-from tandem.tools.evaluation.accuracy import AccuracyComparison
+from tandem.tools.evaluation.accuracy import MEASURES, AccuracyComparison, mean_rouge
 from tandem.tools.evaluation.hugging_face import cut
-from tandem.tools.evaluation.rouge import MEASURES, mean_rouge
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.config_strings import PromptLookupConfig
 

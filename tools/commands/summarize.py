@@ -38,8 +38,7 @@ from tandem.tools.commands.options import (
 )
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.errors import TandemError
-from tandem.tools.evaluation.accuracy import AccuracyComparison
-from tandem.tools.evaluation.rouge import rouge_scorer
+from tandem.tools.evaluation.accuracy import AccuracyComparison, rouge_scorer
 from tandem.tools.profiles.deployment import Deployment, load
 from tandem.tools.profiles.engines.torch import TorchTarget
 

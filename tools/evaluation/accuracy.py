@@ -1,17 +1,25 @@
-"""Scores the answers of several systems to the items of a dataset."""
+"""Scores the answers of several systems by ROUGE (Lin 2004), the overlap of two texts."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.table import Table
 
 from tandem.tools.client.answer import Answers
 from tandem.tools.client.dataset import Item
-from tandem.tools.evaluation.rouge import MEASURES, Scores, mean_rouge
+from tandem.tools.errors import TandemError, install_extra
 
+MEASURES = {
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+    "rougeLsum": "ROUGE-Lsum",
+}
+Scores: TypeAlias = Mapping[str, float]
 NOTHING = "-"
 BASELINE_THRESHOLD = 95.0  # greedy outputs differ only after two tokens with equal logits
 
@@ -123,3 +131,28 @@ def _tokens_per_round(column: Answers) -> float | None:
 
 def _shown(value: float | None, form: str) -> str:
     return NOTHING if value is None else format(value, form)
+
+
+def rouge_scorer() -> Any:
+    """Return a scorer without stemming, as in Hugging Face's `evaluate`.
+
+    Raises TandemError if rouge-score isn't installed.
+    """
+    try:
+        from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415  an extra
+    except ImportError as error:
+        raise TandemError(f"can't import {error.name}; {install_extra('summarize')}") from error
+    return RougeScorer(list(MEASURES))
+
+
+def mean_rouge(texts: Sequence[str], references: Sequence[str]) -> Scores:
+    """Return the mean F1 of each measure in percent; 100 if each text equals its reference."""
+    scorer = rouge_scorer()
+    scores = [
+        # Equal texts without any words that ROUGE counts would score 0.
+        dict.fromkeys(MEASURES, 1.0)
+        if text == reference
+        else {name: s.fmeasure for name, s in scorer.score(reference, text).items()}
+        for text, reference in zip(texts, references, strict=True)
+    ]
+    return {name: 100 * statistics.fmean(score[name] for score in scores) for name in MEASURES}

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from tandem.tools.client.answer import Answer
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.checkpoint import read_checkpoint, read_tokenizer
+from tandem.tools.profiles.checkpoint import read_checkpoint, read_tokenizer, require_weights
 
 
 class HuggingFace:
@@ -28,6 +28,7 @@ class HuggingFace:
     def __init__(self, folder: Path, tokenizer: Path, *, add_special_tokens: bool = True) -> None:
         try:
             self._checkpoint = read_checkpoint(folder)
+            require_weights(folder)
             read_tokenizer(tokenizer)
         except TandemError as error:
             raise TandemError(f"--test-hf: {error}") from error

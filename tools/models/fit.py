@@ -77,7 +77,7 @@ def needs_of(
         # takes more memory than its tokens.
         folder = section.checkpoint
         size = item_bytes(read_config(folder)) if on_gpu else FLOAT32
-        cached = read_checkpoint(folder, with_weights=False).kv_bytes_per_token * size // FLOAT32
+        cached = read_checkpoint(folder).kv_bytes_per_token * size // FLOAT32
         if on_gpu and not section.paged_kv_cache:
             cached *= UNPAGED_GROWTH
         needs[role] = Need(count * size, cached, plan.kv_cache_tokens, plan.max_seq_len)

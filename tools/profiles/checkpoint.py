@@ -20,7 +20,6 @@ POSITIONS = ("max_position_embeddings", "n_positions")
 LAYERS = ("num_hidden_layers", "n_layer")
 HEADS = ("num_attention_heads", "n_head")
 WIDTH = ("hidden_size", "n_embd")
-COPY = "; create it with the checkpoint's config.json, generation_config.json and tokenizer*.json"
 
 
 @dataclass(frozen=True)
@@ -66,18 +65,15 @@ class TokenizerFolder:
         return self.ids.get(token["content"] if isinstance(token, dict) else token)
 
 
-def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
-    """Read a checkpoint's configuration; raise TandemError if it isn't usable.
-
-    with_weights: also require the weights. Set False for the folder of a TensorRT engine, which
-    has only the configuration of the checkpoint that it was built from.
-    """
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint's configuration, without weights; raise TandemError if it isn't usable."""
     if not folder.is_dir():
-        raise TandemError(f"no folder {folder}{'' if with_weights else COPY}")
+        raise TandemError(
+            f"no folder {folder}; create it with the checkpoint's config.json, "
+            "generation_config.json and tokenizer*.json"
+        )
     if not (folder / "config.json").is_file():
         raise TandemError(f"{folder} isn't a Hugging Face checkpoint: it has no config.json")
-    if with_weights:
-        require_weights(folder)
     config = read_config(folder)
     generation = read_json(folder / "generation_config.json")
     if "vocab_size" not in config:

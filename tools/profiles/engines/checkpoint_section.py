@@ -69,7 +69,7 @@ class CheckpointSection(EngineSection):
 
     def plan(self) -> EnginePlan:
         with located("checkpoint"):
-            checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
+            checkpoint = read_checkpoint(self.checkpoint)
         reach = checkpoint.max_positions
         default = self.default_max_seq_len
         length = self.max_seq_len or min(reach or default, default)

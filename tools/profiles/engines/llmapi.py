@@ -160,7 +160,7 @@ class LlmApiTarget(CheckpointSection):
 
 def _check_vocabulary(target: Path, draft: Path) -> None:
     """Raise TandemError if the draft model's token ids stand for other tokens."""
-    read_checkpoint(draft, with_weights=False)
+    read_checkpoint(draft)
     if not (has_tokenizer(target) and has_tokenizer(draft)):
         return
     if read_tokenizer(target).ids != read_tokenizer(draft).ids:

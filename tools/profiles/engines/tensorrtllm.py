@@ -167,7 +167,7 @@ class TensorRTLLMDraft(EngineSection):
 
     def plan(self) -> EnginePlan:
         with located("checkpoint"):
-            checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
+            checkpoint = read_checkpoint(self.checkpoint)
         self.check_settings()
         return EnginePlan(
             capabilities=capabilities.TENSORRTLLM,
