@@ -22,14 +22,13 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from rich.table import Table
+from rich.console import Console
 
 from tandem.bls.settings import AUTO
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Spread
 from tandem.tools.benchmark.variant import BASELINE, Variant
-from tandem.tools.client.terminal import table_console
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
@@ -40,6 +39,10 @@ HERE = Path(__file__).resolve().parent
 PROFILES, PROMPTS = HERE.parent / "profiles", HERE.parent / "demo" / "prompts.jsonl"
 PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
+HEADINGS = (
+    *("text", "at once", "slope", "none tok/s", "best fixed", "of none"),
+    *("auto", "of none", "auto / best", "10-90%"),
+)
 Item = TypeVar("Item")
 
 
@@ -112,19 +115,13 @@ def _spread(ratios: Iterable[float]) -> Spread:
 
 
 def main() -> None:
-    """Measure the selected cells and print each result immediately."""
+    """Measure the selected cells, and print each as a row of a Markdown table."""
     options = _options()
-    table = Table(
-        *("text", "at once", "slope", "none tok/s", "best fixed", "of none"),
-        *("auto", "of none", "auto / best", "10-90 %"),
-        title="draft_len: auto",
-    )
-    console = table_console()
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(f"| {' | '.join(HEADINGS)} |\n{'|---' * len(HEADINGS)}|")
     for outcome in _outcomes(options):
         for row in _rows(outcome):
-            table.add_row(*row)
-            console.print(" | ".join(row), soft_wrap=True)
-    console.print(table)
+            console.print(f"| {' | '.join(row)} |")
 
 
 def _options() -> argparse.Namespace:

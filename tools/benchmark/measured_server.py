@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tandem.bls.drafters.registry import BASELINE, DRAFTERS, DrafterKind, DrafterName
+from tandem.contract.model_parameters import encode
 from tandem.tools.client.client import MODEL, Client
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
@@ -61,36 +62,34 @@ def measured_server(
 
     entry: the entry to call; only with ``url`` (default: MODEL). Raises TandemError.
     """
+    kinds: Mapping[DrafterName, DrafterKind] = DRAFTERS
     if deployment:
-        return MeasuredServer(
-            name=deployment.profile.name,
-            entry=deployment.stream_entry.name,
-            drafters=deployment.drafter_kinds,
-            default_drafter=deployment.loop_settings().drafter,
-            max_draft_len=deployment.target.max_draft_len,
-            max_seq_len=deployment.target.max_seq_len,
-            deployment=deployment,
-        )
-    assert url
-    with Client(url) as client:
-        served = client.entry(entry or MODEL)
+        name, entry = deployment.profile.name, deployment.stream_entry.name
+        kinds = deployment.drafter_kinds
+        parameters: Mapping[str, str] = encode(deployment.loop_settings())
+    else:
+        assert url
+        name = url
+        with Client(url) as client:
+            entry, _, parameters = client.entry(entry or MODEL)
     try:
-        limits = json.loads(served.parameters["target"])
+        limits = json.loads(parameters["target"])
         return MeasuredServer(
-            name=url,
-            entry=served.name,
+            name=name,
+            entry=entry,
             drafters={
-                # The server reports only the names of the deployment's custom drafters.
-                name: DRAFTERS.get(name)
-                or DrafterKind(name=name, description="the deployment's", module="")
-                for name in json.loads(served.parameters["drafters"])
+                # A running server reports only the names of its custom drafters.
+                drafter: kinds.get(drafter)
+                or DrafterKind(name=drafter, description="the deployment's", module="")
+                for drafter in json.loads(parameters["drafters"])
             },
-            default_drafter=served.parameters["drafter"],
+            default_drafter=parameters["drafter"],
             max_draft_len=limits["max_draft_len"],
             max_seq_len=limits["max_seq_len"],
+            deployment=deployment,
         )
     except KeyError as error:
         raise TandemError(
-            f"entry '{served.name}' at {url} isn't one of Tandem's: it has no parameter "
+            f"entry '{entry}' at {url} isn't one of Tandem's: it has no parameter "
             f"{error}; set --model to one that is"
         ) from error
