@@ -46,11 +46,7 @@ SECONDS_KILLED = 20.0  # duration of the load in whose middle the draft engine i
 MOST_DEATHS = 5  # of Triton: the killed draft engine may hold the lock of their shared memory
 SECONDS_UNWATCHED = 10.0
 BAD_OUTCOMES = ("wrong", "unexplained", "unanswered")
-COLUMNS = (
-    *("minute", "finished", "cancelled", "timed out", "refused", "failed by a fault", "wrong"),
-    *("unexplained", "memory MB", "threads", "descriptors", "shm MB", "heartbeat s", "lost"),
-)
-out = Console(width=200, highlight=False)
+out = Console(highlight=False, soft_wrap=True)
 
 
 def main() -> int:
@@ -92,13 +88,15 @@ def _soak(
         asked = options.streams, 60 * options.minutes
         asking = threading.Thread(target=clients.run, args=asked, daemon=True)
         asking.start()
-        _table_row(COLUMNS)
         while asking.is_alive() and server.running:
             asking.join(60 / SAMPLES_A_MINUTE)
             with suppress(OSError):  # Triton has ended, so the loop ends too
                 samples.append(sample(server))
                 if len(samples) % SAMPLES_A_MINUTE == 0:
-                    _show(samples, outcomes)
+                    minute, memory = len(samples) // SAMPLES_A_MINUTE, samples[-1].memory_mb
+                    out.print(
+                        f"minute {minute}: {dict(outcomes.counts)}, {sum(memory.values()):.0f} MB"
+                    )
     if not server.running:
         return [f"Triton ended: {server.log.last_error}"]
     faults = _bad_outcomes(outcomes)
@@ -176,26 +174,6 @@ def _faults_of_growths(measured: Iterable[Growth]) -> list[str]:
         if not one.flat:
             faults.append(f"{one.name} grew by {one.growth:.1f} from {one.first:.1f}")
     return faults
-
-
-def _show(samples: list[Sample], outcomes: SoakOutcomes) -> None:
-    now, counts = samples[-1], outcomes.counts
-    _table_row(
-        (
-            str(len(samples) // SAMPLES_A_MINUTE),
-            *(str(counts[kind]) for kind in COLUMNS[1:8]),
-            " ".join(f"{name}:{mb:.0f}" for name, mb in sorted(now.memory_mb.items())),
-            str(sum(now.threads.values())),
-            str(sum(now.descriptors.values())),
-            f"{now.shared_mb:.1f}",
-            "-" if now.heartbeat is None else f"{now.heartbeat:.1f}",
-            str(sum(now.lost.values())),
-        )
-    )
-
-
-def _table_row(cells: tuple[str, ...]) -> None:
-    out.print("| " + " | ".join(cells) + " |", soft_wrap=True, markup=False)
 
 
 def _summarize(outcomes: SoakOutcomes, injector: FaultInjector) -> None:
