@@ -134,6 +134,8 @@ def inputs_of(options: argparse.Namespace) -> Inputs:
         schema = _content("--json-schema", options.json_schema)
         inputs[tensors.GUIDED_DECODING_GUIDE_TYPE] = "json_schema"
         inputs[tensors.GUIDED_DECODING_GUIDE] = schema
+    if inputs.get(tensors.GUIDED_DECODING_GUIDE) == "":
+        raise TandemError(f"{_guide_option(options)} must not be empty")
     if options.prediction is not None:
         inputs[tensors.PREDICTION] = _content("--prediction", options.prediction)
     return inputs
@@ -141,7 +143,7 @@ def inputs_of(options: argparse.Namespace) -> Inputs:
 
 def with_options(message: str, options: argparse.Namespace) -> str:
     """Return an error message of the server with the user's options instead of inputs."""
-    guide = "--json-schema" if options.regex is None else "--regex"
+    guide = _guide_option(options)
     names: dict[str, str] = {
         **{tensor: option_of(tensor) for tensor in chain(*GROUPS.values())},
         tensors.TEXT_INPUT: "the prompt",
@@ -151,6 +153,10 @@ def with_options(message: str, options: argparse.Namespace) -> str:
         tensors.PREDICTION: "--prediction",
     }
     return re.sub(r"(?:\binputs? )?'(\w+)'", lambda found: names.get(found[1], found[0]), message)
+
+
+def _guide_option(options: argparse.Namespace) -> str:
+    return "--json-schema" if options.regex is None else "--regex"
 
 
 def _content(option: str, path: str | Path) -> str:
