@@ -64,6 +64,7 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/support/mypy.ini tests/support
 	$(BIN)/python .ci/english.py
 
 # Build the site of the docs in build/site. A broken link is an error.

@@ -42,15 +42,12 @@ def decode(
     """Build ``kind`` (a dataclass) from the ``parameters`` of a parsed model configuration.
 
     ignore_unknown: whether to ignore parameters that aren't fields. Raises ParameterError, whose
-    message names the model and the field. The names of nested fields are joined with dots.
+    message names the field. The names of nested fields are joined with dots.
     """
     hints = get_type_hints(kind)
     given = {k: v["string_value"] for k, v in model_config.get("parameters", {}).items()}
-    try:
-        values = {name: _parsed(name, text, hints.get(name, str)) for name, text in given.items()}
-        return _settings(kind, values, "", ignore_unknown=ignore_unknown)
-    except ParameterError as error:
-        raise ParameterError(f"model '{model_config.get('name', '?')}': {error}") from error
+    values = {name: _parsed(name, text, hints.get(name, str)) for name, text in given.items()}
+    return _settings(kind, values, "", ignore_unknown=ignore_unknown)
 
 
 def _plain(value: Any) -> Any:

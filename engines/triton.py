@@ -55,7 +55,7 @@ class EngineModel:
         try:
             self._engine = self.load_engine(model_config, folder)
         except (EngineError, ValueError) as error:
-            raise pb_utils.TritonModelException(f"model '{self._name}': {error}") from error
+            raise pb_utils.TritonModelException(str(error)) from error
         self._logits_writer = SharedLogitsWriter()
         self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
         # If this process pauses while it loads, Triton waits for it forever. `tandem up` notices
@@ -73,7 +73,7 @@ class EngineModel:
         self._metric.close()
 
     def _start(self, request: Any) -> _Call:
-        call = _Call(self._name, request, self._logits_writer, decoupled=self._decoupled)
+        call = _Call(request, self._logits_writer, decoupled=self._decoupled)
         try:
             self._submit(request, call)
         except RequestError as error:
@@ -132,11 +132,8 @@ class _Call:
 
     """
 
-    def __init__(
-        self, model: str, request: Any, writer: SharedLogitsWriter, *, decoupled: bool
-    ) -> None:
+    def __init__(self, request: Any, writer: SharedLogitsWriter, *, decoupled: bool) -> None:
         self.request = EngineRequest("", NO_IDS, max_new_tokens=0)
-        self._model = model
         self._wanted: list[str] = request.requested_output_names()
         self._sender = request.get_response_sender()
         self._logits_writer = writer
@@ -203,7 +200,7 @@ class _Call:
 
     def _error(self, message: str, code: ErrorCode) -> Any:
         number = getattr(pb_utils.TritonError, code)  # undefined while modules are imported
-        error = pb_utils.TritonError(coded(code, f"model '{self._model}': {message}"), number)
+        error = pb_utils.TritonError(coded(code, message), number)
         return pb_utils.InferenceResponse(error=error)
 
 

@@ -14,8 +14,6 @@ from tandem.preprocessing.triton import Answer, ArrayModel
 class PostprocessingModel(ArrayModel):
     """Converts token ids to text: passes the tensors of each request to `Postprocessor`."""
 
-    name = "postprocessing"
-
     def load(self, model_config: str, folder: Path) -> Answer:
         settings = decode(DetokenizerSettings, json.loads(model_config))
         return Postprocessor.load(settings, folder).answer

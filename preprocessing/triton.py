@@ -7,7 +7,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
@@ -26,8 +26,6 @@ Answer: TypeAlias = Callable[[Mapping[str, Array], Collection[str]], dict[str, A
 
 class ArrayModel(ABC):
     """Passes the arrays of each request to the function that `load` returns."""
-
-    name: ClassVar[str]
 
     @abstractmethod
     def load(self, model_config: str, folder: Path) -> Answer:
@@ -52,15 +50,13 @@ class ArrayModel(ABC):
         except Exception:  # noqa: BLE001 for any error, the client gets one line
             pb_utils.Logger.log_error(traceback.format_exc())
             return pb_utils.InferenceResponse(
-                error=pb_utils.TritonError(f"{self.name} failed; see the server's log")
+                error=pb_utils.TritonError("internal error; see the server's log")
             )
         return pb_utils.InferenceResponse([pb_utils.Tensor(n, a) for n, a in outputs.items()])
 
 
 class PreprocessingModel(ArrayModel):
     """Converts text to token ids: passes the tensors of each request to `Preprocessor`."""
-
-    name = "preprocessing"
 
     def load(self, model_config: str, folder: Path) -> Answer:
         pb_utils.deserialize_bytes_tensor = Strings

@@ -136,7 +136,7 @@ def test_the_error_names_an_unreadable_parameter(parameters, line):
     given = {name: text for name, text in ({"folder": "f"} | parameters).items() if text}
     with pytest.raises(ParameterError) as refused:
         decode(Settings, config(given))
-    assert str(refused.value) == f"model 'm': {line}"
+    assert str(refused.value) == line
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,6 @@ def test_a_rejected_call_has_the_right_error_code(begin, given, code, words):
     else:
         message, found = error_of(response)
         assert found == code
-        assert message.startswith("model 'target': ")
         assert words in message
 
 
@@ -182,7 +181,7 @@ def test_a_crash_has_code_internal_and_shows_only_the_error_type(begin):
 
     response, _ = ask(begin(Broken()))
     assert error_of(response) == (
-        "model 'target': the call failed: MemoryError",
+        "the call failed: MemoryError",
         TritonError.INTERNAL,
     )
 
@@ -194,7 +193,7 @@ def test_errors_of_the_engine_keep_their_code(begin, code):
     assert response is None
     engine.calls[0][1](EngineResponse(error="it went wrong", code=code))
     ((sent, flags),) = sender.sent
-    assert error_of(sent) == ("model 'target': it went wrong", getattr(TritonError, code))
+    assert error_of(sent) == ("it went wrong", getattr(TritonError, code))
     assert flags == FINAL
 
 
@@ -204,7 +203,7 @@ def test_calls_ended_by_shutdown_have_code_unavailable(begin):
     assert response is None
     model.finalize()
     assert error_of(sender.sent[0][0]) == (
-        "model 'target': the engine is shutting down",
+        "the engine is shutting down",
         TritonError.UNAVAILABLE,
     )
 
@@ -216,7 +215,7 @@ def test_a_response_that_cannot_be_encoded_ends_the_call(begin, monkeypatch, tri
     monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
     engine.calls[0][1](answer())
     ((sent, flags),) = sender.sent
-    message = "model 'target': failed to build its response: ZeroDivisionError"
+    message = "failed to build its response: ZeroDivisionError"
     assert (error_of(sent), flags) == ((message, TritonError.INTERNAL), FINAL)
 
 
@@ -240,7 +239,7 @@ def test_a_stream_response_that_cannot_be_sent_becomes_an_error(begin):
         engine.calls[0][1](answer(final=False))
     (_, flags), (last, last_flags) = sender.sent
     assert (flags, last_flags) == (0, FINAL)
-    message = "model 'target': failed to send its response; see the server's log"
+    message = "failed to send its response; see the server's log"
     assert error_of(last) == (message, TritonError.INTERNAL)
 
 

@@ -376,8 +376,8 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"repetition_penalty": 1.5},
-            "model 'target' failed: model 'target': repetition_penalty is not supported",
-            "model 'target' failed: model 'target': repetition_penalty is not supported",
+            "model 'target' failed: repetition_penalty is not supported",
+            "model 'target' failed: repetition_penalty is not supported",
             "repetition_penalty",
         ),
     ],

@@ -61,7 +61,7 @@ def test_a_failed_request_does_not_affect_others(model):
     assert line.startswith("INVALID_ARG: SEQUENCE_LENGTH")
     assert code == pb_utils.TritonError.INVALID_ARG
     assert error(failed) == (
-        "postprocessing failed; see the server's log",
+        "internal error; see the server's log",
         pb_utils.TritonError.INTERNAL,
     )
     assert [logged.splitlines()[0] for logged in pb_utils.Logger.lines] == [

@@ -10,8 +10,6 @@ from tandem.preprocessing.triton import ArrayModel
 
 
 class Doubler(ArrayModel):
-    name = "doubler"
-
     def load(self, model_config, folder):
         assert (model_config, str(folder)) == ("{}", "/models/doubler/1")
 
@@ -45,5 +43,5 @@ def test_an_invalid_input_is_an_invalid_argument_error(ask):
 
 
 def test_other_errors_have_one_line_and_log_a_traceback(ask):
-    assert ask().error().message() == "doubler failed; see the server's log"
+    assert ask().error().message() == "internal error; see the server's log"
     assert "KeyError" in triton.Logger.lines[0]

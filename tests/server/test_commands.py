@@ -76,10 +76,10 @@ def test_generate_accepts_schemas_and_regular_expressions(server, tmp_path, caps
     assert json.loads(capsys.readouterr().out)["answer"] in {"yes", "no"}
     assert generate(server, PROMPT, "--regex", "[0-9]{4}/a") == 0
     assert re.fullmatch(r"\d{4}/a\n", capsys.readouterr().out)
-    assert generate(server, PROMPT, "--regex", "(") == 1
-    assert capsys.readouterr().err.startswith(
-        "tandem: invalid_guide: input 'guided_decoding_guide'"
-    )
+    schema.write_text("{")
+    for option, wrong in (("--regex", "("), ("--json-schema", schema)):
+        assert generate(server, PROMPT, option, wrong) == 1
+        assert capsys.readouterr().err.startswith(f"tandem: invalid_guide: {option}")
 
 
 def test_stream_chunks_include_running_totals_on_request(server):
@@ -97,8 +97,9 @@ def test_stream_chunks_include_running_totals_on_request(server):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["x", "--drafter", "guess"], "input 'drafter' must be one of"),
-        (["a\udcff"], "input 'text_input' must be UTF-8; got byte 0xff at position 1"),
+        (["x", "--drafter", "guess"], "--drafter must be one of"),
+        (["x", "--stop", "a\udcff"], "--stop must be UTF-8; got byte 0xff at position 1"),
+        (["a\udcff"], "the prompt must be UTF-8; got byte 0xff at position 1"),
     ],
 )
 def test_a_rejected_request_prints_one_line(server, capsys, arguments, message):

@@ -59,8 +59,8 @@ def client(emulated):
     ("wrong", "code", "message"),
     [
         ({"streaming": [True]}, None, "`decoupled: true`"),
-        ({"runtime_top_k": [-1]}, "StatusCode.INVALID_ARGUMENT", "model 'target': "),
-        ({"beam_width": [2]}, "StatusCode.UNIMPLEMENTED", "model 'target': "),
+        ({"runtime_top_k": [-1]}, "StatusCode.INVALID_ARGUMENT", ": runtime_top_k"),
+        ({"beam_width": [2]}, "StatusCode.UNIMPLEMENTED", ": beam_width"),
     ],
     ids=["stream", "value", "unsupported"],
 )

@@ -225,7 +225,7 @@ def test_the_error_names_unsupported_inputs(full, gateway):
     for entry in ENTRIES:
         for status, line in everywhere(full, entry, repetition_penalty=1.5, **ALONE):
             assert status in ("UNIMPLEMENTED", "501")
-            assert line.startswith("model 'target' failed: model 'target': repetition_penalty")
+            assert line.startswith("model 'target' failed: repetition_penalty")
     guide = {"guided_decoding_guide_type": "json", "guided_decoding_guide": "x"}
     line = "'guided_decoding_guide_type' isn't supported by this deployment: its profile sets"
     assert line in refusal(full, "bls", max_tokens=4, **guide)

@@ -154,7 +154,7 @@ def test_a_single_target_failure_fails_only_one_request(healthy, long_answers):
         healthy.faults.begin("target", "raise once")
         answers = answers_of(streams)
     [failed] = [answer for answer in answers if answer.error]
-    assert_one_line(failed.error, "model 'target'", "the call failed: RuntimeError")
+    assert_one_line(failed.error, "model 'target' failed: the call failed: RuntimeError")
     assert failed.ids
     for answer, expected in zip(answers, long_answers, strict=True):
         assert answer.error or answer.said == expected

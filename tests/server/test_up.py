@@ -14,11 +14,13 @@ from types import SimpleNamespace
 import pytest
 from checkpoints import write_pair, write_tokenizer
 from entries import ask_one
-from live_triton import alive, leftovers
-from up import gateway_of, read_greeting, stubs_of, up
+from live_triton import alive, eventually, leftovers, triton_of
+from scale import first_of
+from up import ANY_PORTS, gateway_of, read_greeting, stubs_of, up
 
+from tandem.tools import cli as command
 from tandem.tools.triton.launch import PREFIX
-from tandem.tools.triton.server import SECONDS_BETWEEN_LOOKS
+from tandem.tools.triton.server import SECONDS_BETWEEN_LOOKS, TritonServer
 from tandem.tools.triton.supervisor import names_of
 
 
@@ -80,6 +82,26 @@ def test_up_ends_if_a_required_process_ends():
         assert not shared_memory_of(process)
 
 
+@pytest.mark.parametrize("is_noticed", first_of(True, False))
+def test_a_crash_is_an_error_even_if_ctrl_c_follows(capsys, monkeypatch, is_noticed):
+    wait = TritonServer.wait
+
+    def crash(server, **options):
+        os.kill(triton := triton_of(server), signal.SIGKILL)
+        assert eventually(lambda: triton not in server.processes)
+        try:
+            if is_noticed:
+                wait(server, **options)
+        finally:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TritonServer, "wait", crash)
+    assert command.main(["up", "--profile", "emulated-zero", *ANY_PORTS]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("tandem: Triton was killed by signal 9; log: ")
+    Path(said.rpartition("log: ")[2]).unlink()
+
+
 @pytest.mark.heavy
 def test_up_without_a_terminal_reports_progress_and_continues_if_the_draft_engine_dies():
     with up("--profile", "emulated-zero", "--no-gateway") as process:
@@ -124,6 +146,6 @@ def test_a_checkpoint_that_cannot_be_loaded_is_reported_in_one_line(tmp_path):
     with up("--target", target) as process:
         assert process.wait(120) == 1
         shown = process.stderr.read().strip().splitlines()
-    assert re.match(r"tandem: model 'target' failed to load: .+; log: .+\.log$", shown[-1])
+    assert re.match(r"tandem: model 'target' failed to load: (?!model).+; log: .+\.log$", shown[-1])
     assert [line for line in shown[:-1] if not line.startswith("starting Triton")] == []
     Path(shown[-1].rpartition("log: ")[2]).unlink()

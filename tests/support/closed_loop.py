@@ -368,7 +368,8 @@ class World:
         for number in range(phase.streams):
             if number not in self._counts or number in self._paused:
                 self._running += 1
-                self._perform(self._paused.pop(number, None) or self._answers(number), None)
+                paused = self._paused.pop(number) if number in self._paused else None
+                self._perform(paused or self._answers(number), None)
 
     def pause_every(self, period: float, seconds: float) -> None:
         """Pause the loop's processor for ``seconds`` in every period, as a busy host does."""
@@ -530,7 +531,7 @@ class World:
         accepted = int(wrong.argmax()) if wrong.any() else drafted
         if call.branching is not None:
             branches = _branches(call.branching, text, at, accepted)
-            steps = 1 + max(call.branching.lengths)
+            steps: float = 1 + max(call.branching.lengths)
             steps *= 1 + self._pair.branch_slope * max(drafted, len(branches) - 1)
             return EngineAnswer(np.empty(0, np.int32), branches=branches), steps
         if call.engine == "draft":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine_harness import VOCAB, Harness
 from virtual_timer import VirtualTimer
 
@@ -15,21 +17,19 @@ END = 1
 
 def settings(**given) -> EmulatedSettings:
     """Return engine settings with a small vocabulary and steps that take no time."""
-    return EmulatedSettings(
-        **{
-            "role": "target",
-            "vocab_size": VOCAB,
-            "low_id": 2,
-            "high_id": VOCAB,
-            "max_seq_len": 256,
-            "kv_cache_tokens": 4096,
-            "kv_block_tokens": 8,
-            "max_draft_len": 16,
-            "alpha": ALPHA,
-            "end_id": END,
-        }
-        | given
-    )
+    small: dict[str, Any] = {
+        "role": "target",
+        "vocab_size": VOCAB,
+        "low_id": 2,
+        "high_id": VOCAB,
+        "max_seq_len": 256,
+        "kv_cache_tokens": 4096,
+        "kv_block_tokens": 8,
+        "max_draft_len": 16,
+        "alpha": ALPHA,
+        "end_id": END,
+    }
+    return EmulatedSettings(**(small | given))
 
 
 def emulated(timer: Timer | None = None, **given) -> Harness:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from tandem.engines.engine import Engine
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
-from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.step_sampler import SamplingInput, StepSampler
 
@@ -62,7 +62,7 @@ class Pending:
 class Harness:
     """An engine, with methods to call it and wait for the responses."""
 
-    def __init__(self, engine: TorchEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     def start(self, ids, new=1, *, drafts=(), request_id="r", sampling=GREEDY, **rest) -> Pending:

@@ -1,8 +1,9 @@
 """Engines for tests of guided decoding, which sample from rows of probabilities with masks."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scripted import SETTINGS, Health, ids, said, with_engines
@@ -15,6 +16,7 @@ from tandem.bls.effects import EngineAnswer, EngineCall
 from tandem.bls.errors import EngineCallError
 from tandem.bls.guided.guidance import method_of
 from tandem.bls.loop import Decoding
+from tandem.bls.request import Request
 
 ENDS = (END, OTHER_END)
 WIDTH = vocab_size()
@@ -62,7 +64,7 @@ class KeyedEngine:
     """An engine that samples with noise from seed and position, and applies the masks of a call."""
 
     rows: Rows
-    request: object
+    request: Request
     calls: list[EngineCall] = field(default_factory=list)
 
     def token(self, call, context, mask) -> int:
@@ -112,13 +114,16 @@ class Guesser:
 def decoding_of(request, settings):
     statistics = DraftPlanner(settings.target.max_draft_len, clock=lambda: 0.0, rated=False)
     drafter = drafter_of(request, DrafterContext(settings, Health(), statistics))
-    guide = matcher(*request.guide, ends=request.end_ids)
+    guide = matcher(request.guide.kind, request.guide.text, request.end_ids)
     return Decoding(request, settings, drafter, guide)
 
 
 def expected(request, settings, rows: Rows) -> tuple[list[int], str]:
     """Return the tokens and finish reason of an answer decoded with one masked call per token."""
-    engine, guide = KeyedEngine(rows, request), matcher(*request.guide, ends=request.end_ids)
+    engine, guide = (
+        KeyedEngine(rows, request),
+        matcher(request.guide.kind, request.guide.text, request.end_ids),
+    )
     new: list[int] = []
     assert method_of(request, settings)
     while len(new) < request.max_tokens and not guide.complete:
@@ -153,9 +158,10 @@ class Chooser:
         return chosen
 
 
-def distribution(run: Callable[[Chooser], tuple]) -> Counter:
+def distribution(run: Callable[[Chooser], tuple]) -> dict[Any, float]:
     """Try all sequences of choices, and return the exact probability of each outcome of ``run``."""
-    found, scripts = Counter(), [()]
+    found: defaultdict[Any, float] = defaultdict(float)
+    scripts: list[tuple[int, ...]] = [()]
     while scripts:
         chooser = Chooser(scripts.pop())
         outcome = run(chooser)

@@ -63,7 +63,7 @@ NAMES = st.one_of(
     st.sampled_from(["temprature", "max_token", "text", "Text_Input", "input_id", "", "\n", "a/b"]),
     st.text(max_size=8).filter(lambda name: name.isprintable()),
 )
-OUTPUTS = st.one_of(
+OUTPUTS: st.SearchStrategy[Any] = st.one_of(
     st.just([]),
     st.lists(st.sampled_from(entry.OUTPUTS), max_size=4).map(list),
     st.lists(st.sampled_from(["text_outptu", "", "output_ids", "output_ids"]), max_size=3),
@@ -149,7 +149,7 @@ def rows(draw: Any, datatype: str, batch: int) -> tuple[list[int], list[Any]]:
     return [batch, width], [values[at % len(values)] for at in range(count)]
 
 
-SHAPES = st.one_of(
+SHAPES: st.SearchStrategy[Any] = st.one_of(
     st.just([]),
     st.lists(st.sampled_from([-1, 0, 1, 2, 2**31, 2**40, 2**62, 2**63 - 1]), max_size=4),
     st.just([1] * 64),
@@ -346,7 +346,7 @@ def inner_rpcs(draw: Any, model: str) -> Rpc:
     return Rpc(message(model, found, request_id=draw(IDS)), streamed=False)
 
 
-_RIGHT = {
+_RIGHT: dict[str, dict[str, Any]] = {
     "draft": {
         "input_ids": ("INT32", [5, 6, 7]),
         "input_lengths": ("INT32", [3]),

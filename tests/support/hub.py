@@ -30,6 +30,7 @@ class Hub:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.url = ""
         self.gated: set[str] = set()
         self.failing: int | None = None
         self.fetched: list[str] = []

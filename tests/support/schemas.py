@@ -58,8 +58,8 @@ def complaint(schema: Schema, text: str) -> str:
         value = json.loads(text)
     except ValueError as error:
         return f"no JSON: {error}: {text!r}"
-    error = next(_validator(json.dumps(schema)).iter_errors(value), None)
-    return "" if error is None else f"{error.message} in {text!r} by {json.dumps(schema)}"
+    found = next(_validator(json.dumps(schema)).iter_errors(value), None)
+    return "" if found is None else f"{found.message} in {text!r} by {json.dumps(schema)}"
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -64,7 +65,7 @@ def with_engines(
     return replace(
         settings,
         target=_changed(settings.target, target or {}),
-        draft=_changed(settings.draft, draft or {}),
+        draft=settings.draft and _changed(settings.draft, draft or {}),
     )
 
 
@@ -243,6 +244,7 @@ class BranchingDraft:
         return new
 
     def branches(self, call: EngineCall) -> Iterator[BranchDraft]:
+        assert call.branching is not None
         draft = call.draft.tokens.tolist()
         counts, lengths = call.branching
         assert len(counts) == len(lengths) == len(draft) + 1
@@ -304,7 +306,7 @@ def decoding_of(
 
 def play(
     decoding: Decoding,
-    target: Target,
+    target,
     draft=None,
     ahead_fates: Sequence[str] = ("in time",),
     decode: Callable[[TextCall], DecodedText] = decoded,
@@ -325,7 +327,7 @@ def perform(steps, engines=None, ahead_fates=("in time",), decode=decoded) -> li
     """Perform the effects that the steps yield, and return the chunks."""
     chunks: list[Chunk] = []
     fates = cycle(ahead_fates)
-    resume = lambda: next(steps)  # noqa: E731
+    resume: Callable[[], Any] = partial(next, steps)
     while True:
         try:
             effect = resume()
@@ -341,11 +343,12 @@ def perform(steps, engines=None, ahead_fates=("in time",), decode=decoded) -> li
             elif isinstance(effect, TextCall):
                 answer = decode(effect)
             else:
-                answer = chunks.append(effect)
+                chunks.append(effect)
+                answer = None
         except EngineCallError as error:
-            resume = lambda error=error: steps.throw(error)  # noqa: E731
+            resume = partial(steps.throw, error)
         else:
-            resume = lambda answer=answer: steps.send(answer)  # noqa: E731
+            resume = partial(steps.send, answer)
 
 
 class AheadCall:
@@ -373,7 +376,8 @@ class AheadCall:
 
 def expected(request: Request, language: Language) -> tuple[list[int], str, str]:
     """Return the tokens, text and finish reason of the baseline (the target alone)."""
-    context, new = list(request.prompt_ids), []
+    context = list(request.prompt_ids)
+    new: list[int] = []
     while len(new) < request.max_tokens:
         below_min = len(new) < request.min_tokens
         token = language.next(context, request.end_ids if below_min else ())

@@ -117,7 +117,7 @@ class ScriptedTriton:
         finally:
             self.running -= 1
 
-    def _steps(self, inputs: Inputs) -> Script:
+    def _steps(self, inputs: Any) -> Script:
         steps = list(self.script(inputs))
         if not inputs["exclude_input_in_output"] and isinstance(steps[0], ResponseChunk):
             shown = detokenizer().complete(inputs["input_ids"])

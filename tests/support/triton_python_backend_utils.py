@@ -55,7 +55,7 @@ class InferenceResponse:
     def has_error(self) -> bool:
         return self._error is not None
 
-    def error(self) -> TritonError | None:
+    def error(self) -> Any:
         return self._error
 
 
@@ -82,7 +82,8 @@ class Sent(NamedTuple):
 
     @property
     def line(self) -> str:
-        return self.response.error().message()
+        assert self.response is not None
+        return str(self.response.error().message())
 
 
 class ResponseSender:
@@ -180,7 +181,8 @@ class MetricFamily:
 
 class Metric:
     def __init__(self, kind: str) -> None:
-        self.kind, self.value, self.observed = kind, 0.0, []
+        self.kind, self.value = kind, 0.0
+        self.observed: list[float] = []
 
     def increment(self, value: float) -> None:
         self._reach()

@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import resource
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -193,6 +196,28 @@ def test_the_json_contains_medians_and_all_repetitions(tmp_path):
     assert row["speedup"] == {"median": 2.0, "p10": 2.0, "p90": 2.0}
     assert row["num_draft_tokens"] == "4"
     assert row["repetitions"][0]["engine_seconds"] == 0.8
+
+
+def test_a_full_disk_keeps_the_earlier_json(tmp_path):
+    path = tmp_path / "bench.json"
+    write_json(path, "earlier")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))
+    try:
+        with pytest.raises(TandemError, match=f"can't write {path}: File too large"):
+            write_json(path, "x" * 99)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert json.loads(path.read_text()) == "earlier"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_json_can_be_written_to_a_pipe():
+    reader, writer = os.pipe()
+    write_json(Path(f"/dev/fd/{writer}"), "x")
+    os.close(writer)
+    with open(reader) as pipe:
+        assert json.load(pipe) == "x"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ def test_only_options_that_are_set_are_sent():
             ["--regex", "a", "--json-schema", "x"],
             "argument --json-schema: not allowed with argument --regex",
         ),
+        (["--regex", ""], "--regex must not be empty"),
+        (["--json-schema", "/dev/null"], "--json-schema must not be empty"),
         (["--beams", "2"], "unrecognized arguments: --beams 2"),
     ],
 )

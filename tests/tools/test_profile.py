@@ -22,8 +22,8 @@ def test_the_error_for_an_unknown_key_lists_the_known_keys(folder):
 
 
 def test_the_error_for_a_wrong_type_quotes_the_value(folder):
-    assert "profile.yaml:2: decoding.draft_len: must be a valid integer; got 'four'" in refusal(
-        folder, profile(decoding={"draft_len": "four"})
+    assert "profile.yaml:2: admission.max_queue: must be a valid integer; got 'four'" in refusal(
+        folder, profile(admission={"max_queue": "four"})
     )
 
 
@@ -73,7 +73,7 @@ def test_an_empty_profile_is_rejected(folder):
     )
 
 
-@pytest.mark.parametrize("draft_len", [0, -1])
+@pytest.mark.parametrize("draft_len", [0, -1, "atuo"])
 def test_draft_len_must_be_at_least_1_or_auto(folder, draft_len):
     text = refusal(folder, profile(decoding={"draft_len": draft_len}))
     assert "decoding.draft_len: must be at least 1, or auto" in text

@@ -10,6 +10,7 @@ On a terminal, accepted draft tokens are green. A summary goes to standard error
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
 from itertools import chain
@@ -24,7 +25,12 @@ from tandem.tools.client.answer import Answer
 from tandem.tools.client.client import MODEL, URL, Client, Inputs, inputs_for
 from tandem.tools.client.explain import explanation
 from tandem.tools.client.terminal import closing_line, show
-from tandem.tools.commands.input_options import add_inputs, read_inputs, whole_number
+from tandem.tools.commands.input_options import (
+    add_inputs,
+    option_of,
+    read_inputs,
+    whole_number,
+)
 from tandem.tools.commands.options import add_url
 from tandem.tools.errors import TandemError
 
@@ -109,6 +115,8 @@ def run(options: argparse.Namespace) -> int:
             show(client, options.model, inputs, answer, Console())
         except KeyboardInterrupt:
             status = 130
+        except TandemError as error:
+            raise TandemError(with_options(str(error), options)) from error
     print(closing_line(answer), file=sys.stderr)
     statistics = answer.statistics or {}
     for warning in (statistics.get("guide") or {}).get("warnings", ()):
@@ -133,9 +141,29 @@ def inputs_of(options: argparse.Namespace) -> Inputs:
         schema = _content("--json-schema", options.json_schema)
         inputs[tensors.GUIDED_DECODING_GUIDE_TYPE] = "json_schema"
         inputs[tensors.GUIDED_DECODING_GUIDE] = schema
+    if inputs.get(tensors.GUIDED_DECODING_GUIDE) == "":
+        raise TandemError(f"{_guide_option(options)} must not be empty")
     if options.prediction is not None:
         inputs[tensors.PREDICTION] = _content("--prediction", options.prediction)
     return inputs
+
+
+def with_options(message: str, options: argparse.Namespace) -> str:
+    """Return an error message of the server with the user's options instead of inputs."""
+    guide = _guide_option(options)
+    names: dict[str, str] = {
+        **{tensor: option_of(tensor) for tensor in chain(*GROUPS.values())},
+        tensors.TEXT_INPUT: "the prompt",
+        tensors.MAX_TOKENS: "--max-tokens",
+        tensors.GUIDED_DECODING_GUIDE_TYPE: guide,
+        tensors.GUIDED_DECODING_GUIDE: guide,
+        tensors.PREDICTION: "--prediction",
+    }
+    return re.sub(r"(?:\binputs? )?'(\w+)'", lambda found: names.get(found[1], found[0]), message)
+
+
+def _guide_option(options: argparse.Namespace) -> str:
+    return "--json-schema" if options.regex is None else "--regex"
 
 
 def _content(option: str, path: str | Path) -> str:

@@ -44,8 +44,12 @@ HELP: Mapping[Tensor, str] = {
 
 def add_inputs(group: Options, inputs: Iterable[Tensor]) -> None:
     for tensor in inputs:
-        name = f"--{tensor.removesuffix('_words').replace('_', '-')}"
+        name = option_of(tensor)
         group.add_argument(name, dest=str(tensor), help=HELP[tensor], **_reading(tensor))
+
+
+def option_of(tensor: Tensor) -> str:
+    return f"--{tensor.removesuffix('_words').replace('_', '-')}"
 
 
 def read_inputs(options: argparse.Namespace, inputs: Iterable[Tensor]) -> Inputs:

@@ -91,7 +91,7 @@ class PromptLookupSection(LookupSection):
 def _draft_len(value: Any) -> Any:
     if value == "auto":
         return AUTO
-    if isinstance(value, int) and value < 1:
+    if isinstance(value, str) or (isinstance(value, int) and value < 1):
         raise PydanticCustomError("draft_len", "must be at least 1, or auto")
     return value
 

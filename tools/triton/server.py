@@ -64,7 +64,7 @@ class TritonServer:
 
     Entering the context starts the server and returns when every model is ready. If a model can't
     be loaded, raises TandemError with the model, the reason and the log file in one line. The log
-    is removed if the server ran without errors.
+    is removed if the server ran without errors. ``failure`` is the last error, or None.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TritonServer:
         self._wanted_ports = ports
         self._on_progress = on_progress
         self._supervisor: subprocess.Popen[bytes] | None = None
-        self._failed = False
+        self.failure: TandemError | None = None
 
     def __enter__(self) -> TritonServer:
         self.start()
@@ -127,10 +127,10 @@ class TritonServer:
                 return self._start_once()
             except TandemError:
                 # Try again only if the server lost a race, which isn't the models' fault.
-                if not (self._failed and self.log.lost_a_race):
+                if not (self.failure and self.log.lost_a_race):
                     raise
                 self.log.path.unlink()
-                self._failed = False
+                self.failure = None
         return self._start_once()
 
     def _start_once(self) -> None:
@@ -203,9 +203,10 @@ class TritonServer:
         """
         if self._supervisor is None:
             return
-        if "Triton" not in self._names:  # it crashed a moment ago, so keep its log
-            self._failed = True
         try:
+            if "Triton" not in self._names:  # it crashed a moment ago
+                with suppress(TandemError):
+                    self.check()
             if self._supervisor.stdin is not None:
                 self._supervisor.stdin.close()  # asks the supervisor to stop the server
             began = time.monotonic()
@@ -232,7 +233,7 @@ class TritonServer:
                 self._supervisor.stdin.close()
             self._supervisor = None
             shutil.rmtree(self._empty_folder, ignore_errors=True)
-            if not (self._failed or self.log.has_tracebacks):
+            if not (self.failure or self.log.has_tracebacks):
                 self.log.path.unlink(missing_ok=True)
 
     @property
@@ -317,8 +318,8 @@ class TritonServer:
 
     def _failure(self, reason: str) -> TandemError:
         """Return the error to raise, and keep the log."""
-        self._failed = True
-        return TandemError(f"{reason}; log: {self.log.path}")
+        self.failure = TandemError(f"{reason}; log: {self.log.path}")
+        return self.failure
 
 
 def claim_ports(ports: Ports, address: str) -> Ports:

@@ -52,6 +52,8 @@ def serving(
                     server.stop(show)
             finally:
                 server.kill()
+                if server.failure:  # also the result if Ctrl-C followed
+                    raise server.failure
 
 
 @contextmanager
