@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 SECONDS_TO_STOP = 5  # time for requests to finish after a signal
@@ -19,13 +19,13 @@ SECONDS_TO_ASK = 30  # per request; clients are disconnected after one to two ti
 NOTHING = object()
 
 
-def serve(app: FastAPI, listening: socket.socket) -> None:
+def serve(app: Starlette, listening: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM. Must run on the main thread."""
     _server(app).run(sockets=[listening])
 
 
 @contextmanager
-def serving(app: FastAPI, listening: socket.socket) -> Iterator[None]:
+def serving(app: Starlette, listening: socket.socket) -> Iterator[None]:
     """Serve on a separate thread while the context is open."""
     server = _server(app)
     thread = threading.Thread(
@@ -107,7 +107,7 @@ class _Server(uvicorn.Server):
             end()  # immediately after a second Ctrl-C
 
 
-def _server(app: FastAPI) -> uvicorn.Server:
+def _server(app: Starlette) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http=Connection,

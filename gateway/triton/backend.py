@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -99,7 +99,7 @@ def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
 
 
 class Triton:
-    """A connection to Triton, made inside the event loop that uses it. Raises only ApiErrors.
+    """A connection to Triton, made when it is first used. Raises only ApiErrors.
 
     url: address and port of the gRPC endpoint. If the name has several addresses, all of them are
     used, so they must serve the same models.
@@ -107,9 +107,12 @@ class Triton:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._connection = InferenceServerClient(url, channel_args=CHANNEL)
         self._models: asyncio.Task[ServedModels] | None = None
         self._open: set[InferStream] = set()
+
+    @cached_property
+    def _connection(self) -> InferenceServerClient:
+        return InferenceServerClient(self._url, channel_args=CHANNEL)  # needs the event loop
 
     async def ready(self) -> bool:
         """Whether the server runs the loop and accepts streams."""
