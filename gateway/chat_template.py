@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from tandem.preprocessing.tokenizer import read_json
+from tandem.preprocessing.tokenizer import read_json, token_content
 
 NAMED_TOKENS = (
     *("bos_token", "eos_token", "unk_token", "sep_token"),
@@ -135,17 +135,11 @@ def special_tokens(folder: Path) -> dict[str, str]:
         **read_json(folder / "special_tokens_map.json"),
         **read_json(folder / "tokenizer_config.json"),
     }
-    contents = {name: _content(given.get(name)) for name in NAMED_TOKENS}
+    contents = {name: token_content(given.get(name)) for name in NAMED_TOKENS}
     extra = given.get("extra_special_tokens")
     if isinstance(extra, dict):
-        contents |= {name: _content(value) for name, value in extra.items()}
+        contents |= {name: token_content(value) for name, value in extra.items()}
     return {name: content for name, content in contents.items() if content is not None}
-
-
-def _content(token: Any) -> str | None:
-    """Return the text of a token, which the configuration stores as a string or an object."""
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else None
 
 
 class _Generation(Extension):
