@@ -123,6 +123,14 @@ def bad_request(message: str, *, param: str | None = None, code: ApiCode | None 
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 
 
+def gateway_stopped() -> ApiError:
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the gateway is shutting down; retry the request",
+        code="gateway_stopped",
+    )
+
+
 def as_api_error(error: Exception) -> ApiError:
     """Convert an exception to an error response. Details of unexpected errors are only logged."""
     if isinstance(error, ApiError):

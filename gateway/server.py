@@ -98,13 +98,15 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more requests, and wait for the running ones to end."""
-        end = self.config.app.state.serving.running_requests.cancel_all  # type: ignore[union-attr]
+        end = self.config.app.state.serving.triton.stop  # type: ignore[union-attr]
         ending = asyncio.get_running_loop().call_later(SECONDS_TO_STOP, end)
         try:
             await super().shutdown(sockets)
         finally:
             ending.cancel()
             end()  # immediately after a second Ctrl-C
+            if self.server_state.tasks:
+                await asyncio.wait(self.server_state.tasks, timeout=SECONDS_TO_END)
 
 
 def _server(app: Starlette) -> uvicorn.Server:

@@ -36,7 +36,7 @@ from tandem.gateway.protocol.requests import (
     TokenizeRequest,
 )
 from tandem.gateway.protocol.response_requests import ResponseRequest
-from tandem.gateway.tasks import RunningRequests, offload, while_connected
+from tandem.gateway.tasks import offload, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
@@ -50,13 +50,11 @@ class Serving:
     def __init__(self, triton: Triton, tokenizer: ChatTokenizer, *, open_objects: bool) -> None:
         self.triton = triton
         self.metrics = GatewayMetrics()
-        self.running_requests = RunningRequests()
         self._tokenizer = tokenizer
         self._open_objects = open_objects
 
     async def chat_completions(self, http: Request) -> Response:
-        with self.running_requests.track():
-            return await self._chat(await read_body(ChatRequest, http), http, ChatWriter)
+        return await self._chat(await read_body(ChatRequest, http), http, ChatWriter)
 
     async def responses(self, http: Request) -> Response:
         return await self._adapted(ResponseRequest, ResponseWriter, http)
@@ -68,12 +66,11 @@ class Serving:
         self, kind: type[AdaptedRequest], writer: type[AdaptedWriter[Any]], http: Request
     ) -> Response:
         """Answer a request of another API as a chat, using that API's names and objects."""
-        with self.running_requests.track():
-            body = await read_body(kind, http)
-            try:
-                return await self._chat(body.chat, http, partial(writer, body))
-            except ApiError as error:
-                raise body.renamed(error) from error
+        body = await read_body(kind, http)
+        try:
+            return await self._chat(body.chat, http, partial(writer, body))
+        except ApiError as error:
+            raise body.renamed(error) from error
 
     async def _chat(
         self, body: ChatRequest, http: Request, writer: Callable[..., Writer]
@@ -103,10 +100,7 @@ class Serving:
         return await self._answer(writer, body, [prompt], models, http, guide=guide)
 
     async def completions(self, http: Request) -> Response:
-        with self.running_requests.track():
-            return await self._complete(await read_body(CompletionRequest, http), http)
-
-    async def _complete(self, body: CompletionRequest, http: Request) -> Response:
+        body = await read_body(CompletionRequest, http)
         models = await self._served()
         if len(body.prompts) * body.n > MAX_CHOICES:
             raise bad_request(
@@ -275,7 +269,7 @@ class Serving:
             extras_for(body),
             max_concurrency=models.loop.max_requests,
         )
-        answering = written(counted(chunks, made, self.metrics, guide), made, self.running_requests)
+        answering = written(counted(chunks, made, self.metrics, guide), made)
         return await while_connected(http.receive, answering)
 
     def _new_answer(self, body: GenerationRequest, prompt: EncodedPrompt) -> AnswerState:
