@@ -42,13 +42,23 @@ EXPECTED = {
 
 
 class Strict(BaseModel):
-    """An object whose values aren't converted: neither true nor "1" is a number."""
+    """An object whose values aren't converted: neither true nor "1" is a number.
+
+    null means that a field is missing.
+    """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None}
+
 
 class BodyObject(Strict):
-    """An object in a body. Unknown fields are rejected; null means that a field is missing.
+    """An object in a body. Unknown fields are rejected.
 
     unsupported: known fields that are rejected.
     """
@@ -61,9 +71,8 @@ class BodyObject(Strict):
         if not isinstance(data, dict):
             return data
         known = cls.known_fields()
-        given = {name: value for name, value in data.items() if value is not None}
-        for name, value in given.items():
-            if name in known:
+        for name, value in data.items():
+            if name in known or value is None:
                 continue
             if name not in cls.unsupported:
                 near = difflib.get_close_matches(quoted(name), sorted(known), n=1)
@@ -75,7 +84,7 @@ class BodyObject(Strict):
                 value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral
             ):
                 raise field_error(name, f"{{path}} isn't supported: {why}", "unsupported_field")
-        return {name: value for name, value in given.items() if name in known}
+        return {name: value for name, value in data.items() if name in known}
 
     @classmethod
     def known_fields(cls) -> set[str]:

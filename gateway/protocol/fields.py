@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import islice
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -15,12 +15,10 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
-from pydantic_core import PydanticCustomError, PydanticUseDefault
+from pydantic_core import PydanticCustomError
 
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.gateway.errors import ApiCode
-
-Kind = TypeVar("Kind")
 
 MAX_LEVELS = 64  # maximum nesting of lists and objects, which are read recursively
 MAX_QUOTE = 40  # maximum characters of a client's text in an error
@@ -136,15 +134,6 @@ def field_error(field: str, message: str, code: ApiCode | None = None) -> Pydant
         "field", "{message}", {"message": message, "field": field, "code": code}
     )
 
-
-def _default_if_null(value: Any) -> Any:
-    if value is None:
-        raise PydanticUseDefault
-    return value
-
-
-# For a field of a `Strict` object. In a `BodyObject`, null means the default in every field.
-NullIsDefault = Annotated[Kind, BeforeValidator(_default_if_null)]
 
 # Otherwise pydantic would keep an error for each of millions of items.
 FIRST_FAULT = Field(fail_fast=True)

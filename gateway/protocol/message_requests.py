@@ -15,7 +15,6 @@ from tandem.gateway.protocol.body import BodyObject, Strict
 from tandem.gateway.protocol.fields import (
     IGNORED,
     Count,
-    NullIsDefault,
     Texts,
     Unsupported,
     by_type,
@@ -58,7 +57,7 @@ class ToolResultBlock(Strict):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: NullIsDefault[Parts] = []
+    content: Parts = []
 
 
 Block = Annotated[

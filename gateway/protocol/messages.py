@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.protocol.body import Strict
-from tandem.gateway.protocol.fields import TOO_DEEP, NullIsDefault, text_or_list, unreadable
+from tandem.gateway.protocol.fields import TOO_DEEP, text_or_list, unreadable
 from tandem.gateway.protocol.tools import MAX_TOOLS
 
 MAX_MESSAGES = 10_000
@@ -43,14 +43,14 @@ class FunctionCallParam(Strict):
     """A function and its arguments, as JSON."""
 
     name: str
-    arguments: NullIsDefault[str] = "{}"
+    arguments: str = "{}"
 
 
 class ToolCallParam(Strict):
     """A call that an assistant made."""
 
     id: str | None = None
-    type: NullIsDefault[Literal["function"]] = "function"
+    type: Literal["function"] = "function"
     function: FunctionCallParam
 
     @property
