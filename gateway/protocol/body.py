@@ -60,10 +60,11 @@ class Strict(BaseModel):
 class BodyObject(Strict):
     """An object in a body. Unknown fields are rejected.
 
-    unsupported: known fields that are rejected.
+    unsupported: known fields that are rejected. ignored: fields that have no effect.
     """
 
     unsupported: ClassVar[Mapping[str, Unsupported]] = {}
+    ignored: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
@@ -72,7 +73,7 @@ class BodyObject(Strict):
             return data
         known = cls.known_fields()
         for name, value in data.items():
-            if name in known or value is None:
+            if name in known or name in cls.ignored or value is None:
                 continue
             if name not in cls.unsupported:
                 near = difflib.get_close_matches(quoted(name), sorted(known), n=1)
@@ -92,21 +93,10 @@ class BodyObject(Strict):
 
 
 class Body(BodyObject):
-    """A request's body. ignored: fields that have no effect."""
+    """A request's body."""
 
     unsupported = UNSUPPORTED
-    ignored: ClassVar[frozenset[str]] = IGNORED
-
-    @model_validator(mode="before")
-    @classmethod
-    def _readable(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        for name, value in data.items():
-            if fault := unreadable([name, value]):
-                shown = quoted(name.encode(errors="replace").decode())
-                raise field_error(shown, *fault)
-        return {name: value for name, value in data.items() if name not in cls.ignored}
+    ignored = IGNORED
 
 
 async def read_body(kind: type[Kind], request: Request) -> Kind:
@@ -148,6 +138,11 @@ def _read(kind: type[Kind], raw: bytes) -> Kind:
     except ValueError:
         message = "the body isn't JSON: it isn't UTF-8, or an integer has too many digits"
         raise bad_request(message, code="invalid_json") from None
+    for name, value in body.items() if isinstance(body, dict) else ():
+        if fault := unreadable([name, value]):
+            path = quoted(name.encode(errors="replace").decode())
+            message, code = fault
+            raise bad_request(message.format(path=path), param=path, code=code)
     try:
         return kind.model_validate(body)
     except ValidationError as error:
