@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from tokenizers import Tokenizer
 from tandem.contract import preprocessing as tensors
 from tandem.contract.heap import trim_heap
 from tandem.preprocessing.errors import InputError
-from tandem.preprocessing.settings import TokenizerSettings
 from tandem.preprocessing.tokenizer import load_tokenizer, special_token_ids
 from tandem.preprocessing.words import (
     bad_word_lists,
@@ -34,6 +34,31 @@ TEXTS = (tensors.QUERY, tensors.DECODER_QUERY, tensors.PREDICTION)
 CHARACTERS_OF_A_TOKEN = 16  # more bytes per token than in any realistic text
 LONG_TEXT_BYTES = 2**20  # above this, the memory for a text's tokens is worth releasing
 IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """The parameters of the model.
+
+    tokenizer_dir: Hugging Face folder, absolute or relative to the model's version folder.
+    add_special_tokens: whether prompts get the tokenizer's own special tokens (usually BOS).
+    vocab_size: padded width of the engines' logits, which is also the width of an embedding bias.
+    end_id, pad_id: defaults for requests.
+    max_seq_len: maximum sequence length of the engines, in tokens; 0: no limit.
+    max_text_bytes: maximum size of one prompt, in bytes of UTF-8; 0: no limit.
+    max_words: maximum length of each list of stop, bad or bias words of a prompt; 0: no limit.
+    max_words_bytes: maximum total size of all words of a request, in bytes; 0: no limit.
+    """
+
+    tokenizer_dir: str
+    add_special_tokens: bool
+    vocab_size: int
+    end_id: int
+    pad_id: int
+    max_seq_len: int = 0
+    max_text_bytes: int = 0
+    max_words: int = 0
+    max_words_bytes: int = 0
 
 
 class Preprocessor:

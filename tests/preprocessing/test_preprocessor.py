@@ -12,8 +12,7 @@ from tokenizer_kinds import KINDS, byte_level, write
 
 from tandem.contract import preprocessing as tensors
 from tandem.preprocessing.errors import InputError
-from tandem.preprocessing.preprocessor import Preprocessor
-from tandem.preprocessing.settings import TokenizerSettings
+from tandem.preprocessing.preprocessor import Preprocessor, TokenizerSettings
 
 WIDTH = 512
 ROOT = Path(__file__).resolve().parents[2]
@@ -316,8 +315,7 @@ def test_memory_is_freed_after_a_long_text(tmp_path):
     program = f"""
 import numpy as np
 from pathlib import Path
-from tandem.preprocessing.preprocessor import Preprocessor
-from tandem.preprocessing.settings import TokenizerSettings
+from tandem.preprocessing.preprocessor import Preprocessor, TokenizerSettings
 
 def resident():
     status = Path("/proc/self/status").read_text()
