@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import uuid
@@ -70,7 +71,7 @@ class Requests:
             pass
         except SendTimeoutError:
             LOG.warning("closed the connection of a client that stopped reading")
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if status is not None:
                 raise
             await as_api_error(error).response(path)(scope, receive, sending)

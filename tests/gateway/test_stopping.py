@@ -60,6 +60,24 @@ def test_shutdown_ends_an_unfinished_answer_with_an_error(app, triton, capfd, *,
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("hasty")
+def test_shutdown_ends_an_incomplete_request_with_an_error(app, monkeypatch):
+    monkeypatch.setattr(server, "SECONDS_TO_END", 0.1)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: 9\r\n\r\n{"
+    with listen("127.0.0.1", 0) as bound:
+        with (
+            serving(app(), bound),
+            request(bound.getsockname()[1]) as other,
+            socket.create_connection(bound.getsockname(), timeout=SECONDS) as asking,
+        ):
+            asking.sendall(head)
+            assert other.getresponse().status == 200  # the head has been read, too
+            stopped = asking.dup()
+        with stopped, contextlib.closing(stopped.makefile("rb")) as response:
+            assert b" 503 " in response.readline()
+            assert b"gateway_stopped" in response.read()
+
+
 def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
     made = app()
     with listen("127.0.0.1", 0) as bound, serving(made, bound):
