@@ -281,6 +281,10 @@ class Serving:
             answer.splitter = ReasoningSplitter(begun=begun)
         if isinstance(body, ChatRequest) and body.tools and self._tokenizer.tool_calls:
             names = [tool.function.name for tool in body.tools]
-            answer.parser = ToolCallParser(self._tokenizer.tool_calls, names)
-            answer.one_call, answer.only_calls = body.one_call, body.must_call
+            answer.parser = ToolCallParser(
+                self._tokenizer.tool_calls,
+                names,
+                one_call=body.one_call,
+                only_calls=body.must_call,
+            )
         return answer
