@@ -36,18 +36,15 @@ class ChatTemplateError(ValueError):
 class ChatTemplate:
     """A chat template and its special tokens.
 
-    source: text of the template. with_tools: text of a separate template for chats with tools.
+    source, source_with_tools: text of the template, and of the one for chats with tools.
     special_tokens: texts by name, such as `bos_token`.
     """
 
-    def __init__(
-        self, source: str, special_tokens: Mapping[str, str], with_tools: str | None = None
-    ) -> None:
-        self.source = source
-        self.source_with_tools = source if with_tools is None else with_tools
+    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        self.source = sources[DEFAULT]
+        self.source_with_tools = sources.get(WITH_TOOLS, self.source)
         self._special_tokens = special_tokens
-        self._template = _compiled(source)
-        self._template_with_tools = _compiled(self.source_with_tools)
+        self._compiled = {s: _compiled(s) for s in (self.source, self.source_with_tools)}
 
     def render(
         self,
@@ -59,14 +56,12 @@ class ChatTemplate:
         variables: additional variables, which take precedence over special tokens. The prompt ends
         with the start of an answer unless `add_generation_prompt` is false.
         """
-        tools = variables.get("tools") is not None
-        template = self._template_with_tools if tools else self._template
-        source = self.source_with_tools if tools else self.source
+        source = self.source if variables.get("tools") is None else self.source_with_tools
         if "developer" not in source:  # a role that older models don't know
             system = {"role": "system"}
             messages = [m | system if m.get("role") == "developer" else m for m in messages]
         try:
-            return template.render(
+            return self._compiled[source].render(
                 {
                     **self._special_tokens,
                     "tools": None,
@@ -106,7 +101,7 @@ def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate |
     sources = {DEFAULT: _text(file)} if file else _sources(folder)
     if DEFAULT not in sources:
         return None
-    return ChatTemplate(sources[DEFAULT], special_tokens(folder), sources.get(WITH_TOOLS))
+    return ChatTemplate(sources, special_tokens(folder))
 
 
 def _text(file: Path) -> str:
