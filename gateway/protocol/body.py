@@ -71,7 +71,7 @@ class BodyObject(Strict):
     def _only_known_fields(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        known = cls.known_fields()
+        known = cls.known_fields() - cls.ignored
         for name, value in data.items():
             if name in known or name in cls.ignored or value is None:
                 continue
