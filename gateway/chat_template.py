@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from tandem.preprocessing.tokenizer import read_json
+from tandem.preprocessing.tokenizer import read_json, token_content
 
 NAMED_TOKENS = (
     *("bos_token", "eos_token", "unk_token", "sep_token"),
@@ -36,18 +36,15 @@ class ChatTemplateError(ValueError):
 class ChatTemplate:
     """A chat template and its special tokens.
 
-    source: text of the template. with_tools: text of a separate template for chats with tools.
+    source, source_with_tools: text of the template, and of the one for chats with tools.
     special_tokens: texts by name, such as `bos_token`.
     """
 
-    def __init__(
-        self, source: str, special_tokens: Mapping[str, str], with_tools: str | None = None
-    ) -> None:
-        self.source = source
-        self.source_with_tools = source if with_tools is None else with_tools
+    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        self.source = sources[DEFAULT]
+        self.source_with_tools = sources.get(WITH_TOOLS, self.source)
         self._special_tokens = special_tokens
-        self._template = _compiled(source)
-        self._template_with_tools = _compiled(self.source_with_tools)
+        self._compiled = {s: _compiled(s) for s in (self.source, self.source_with_tools)}
 
     def render(
         self,
@@ -59,14 +56,12 @@ class ChatTemplate:
         variables: additional variables, which take precedence over special tokens. The prompt ends
         with the start of an answer unless `add_generation_prompt` is false.
         """
-        tools = variables.get("tools") is not None
-        template = self._template_with_tools if tools else self._template
-        source = self.source_with_tools if tools else self.source
+        source = self.source if variables.get("tools") is None else self.source_with_tools
         if "developer" not in source:  # a role that older models don't know
             system = {"role": "system"}
             messages = [m | system if m.get("role") == "developer" else m for m in messages]
         try:
-            return template.render(
+            return self._compiled[source].render(
                 {
                     **self._special_tokens,
                     "tools": None,
@@ -106,7 +101,7 @@ def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate |
     sources = {DEFAULT: _text(file)} if file else _sources(folder)
     if DEFAULT not in sources:
         return None
-    return ChatTemplate(sources[DEFAULT], special_tokens(folder), sources.get(WITH_TOOLS))
+    return ChatTemplate(sources, special_tokens(folder))
 
 
 def _text(file: Path) -> str:
@@ -135,17 +130,11 @@ def special_tokens(folder: Path) -> dict[str, str]:
         **read_json(folder / "special_tokens_map.json"),
         **read_json(folder / "tokenizer_config.json"),
     }
-    contents = {name: _content(given.get(name)) for name in NAMED_TOKENS}
+    contents = {name: token_content(given.get(name)) for name in NAMED_TOKENS}
     extra = given.get("extra_special_tokens")
     if isinstance(extra, dict):
-        contents |= {name: _content(value) for name, value in extra.items()}
+        contents |= {name: token_content(value) for name, value in extra.items()}
     return {name: content for name, content in contents.items() if content is not None}
-
-
-def _content(token: Any) -> str | None:
-    """Return the text of a token, which the configuration stores as a string or an object."""
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else None
 
 
 class _Generation(Extension):

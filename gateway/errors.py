@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -123,9 +124,19 @@ def bad_request(message: str, *, param: str | None = None, code: ApiCode | None 
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 
 
-def as_api_error(error: Exception) -> ApiError:
+def gateway_stopped() -> ApiError:
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the gateway is shutting down; retry the request",
+        code="gateway_stopped",
+    )
+
+
+def as_api_error(error: BaseException) -> ApiError:
     """Convert an exception to an error response. Details of unexpected errors are only logged."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, asyncio.CancelledError):  # uvicorn stops, and the body isn't complete
+        return gateway_stopped()
     LOG.error("request failed", exc_info=error)
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the gateway's log")

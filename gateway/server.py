@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 SECONDS_TO_STOP = 5  # time for requests to finish after a signal
@@ -19,13 +19,13 @@ SECONDS_TO_ASK = 30  # per request; clients are disconnected after one to two ti
 NOTHING = object()
 
 
-def serve(app: FastAPI, listening: socket.socket) -> None:
+def serve(app: Starlette, listening: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM. Must run on the main thread."""
     _server(app).run(sockets=[listening])
 
 
 @contextmanager
-def serving(app: FastAPI, listening: socket.socket) -> Iterator[None]:
+def serving(app: Starlette, listening: socket.socket) -> Iterator[None]:
     """Serve on a separate thread while the context is open."""
     server = _server(app)
     thread = threading.Thread(
@@ -98,16 +98,18 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more requests, and wait for the running ones to end."""
-        end = self.config.app.state.serving.running_requests.cancel_all  # type: ignore[union-attr]
+        end = self.config.app.state.serving.triton.stop  # type: ignore[union-attr]
         ending = asyncio.get_running_loop().call_later(SECONDS_TO_STOP, end)
         try:
             await super().shutdown(sockets)
         finally:
             ending.cancel()
             end()  # immediately after a second Ctrl-C
+            if self.server_state.tasks:
+                await asyncio.wait(self.server_state.tasks, timeout=SECONDS_TO_END)
 
 
-def _server(app: FastAPI) -> uvicorn.Server:
+def _server(app: Starlette) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http=Connection,

@@ -1,4 +1,4 @@
-"""Answer requests: convert bodies to Triton's inputs, and Triton's chunks to responses."""
+"""The endpoints: convert bodies to Triton's inputs, and Triton's chunks to responses."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
+from tandem.gateway.answers.adapted_writer import AdaptedWriter
 from tandem.gateway.answers.generation import counted, generate, written
+from tandem.gateway.answers.message_writer import MessageWriter
 from tandem.gateway.answers.reasoning import ReasoningSplitter
+from tandem.gateway.answers.response_writer import ResponseWriter
 from tandem.gateway.answers.state import AnswerState, EncodedPrompt
 from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
@@ -19,9 +22,12 @@ from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides.answer import answer_guide
 from tandem.gateway.guides.structured_outputs import RequestedGuide
-from tandem.gateway.metrics import GatewayMetrics
+from tandem.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from tandem.gateway.models import ServedModels
+from tandem.gateway.protocol.adapted import AdaptedRequest
+from tandem.gateway.protocol.body import read_body
 from tandem.gateway.protocol.fields import MAX_CHOICES
+from tandem.gateway.protocol.message_requests import CountRequest, MessageRequest
 from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -29,7 +35,8 @@ from tandem.gateway.protocol.requests import (
     GenerationRequest,
     TokenizeRequest,
 )
-from tandem.gateway.tasks import RunningRequests, offload, while_connected
+from tandem.gateway.protocol.response_requests import ResponseRequest
+from tandem.gateway.tasks import offload, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
@@ -38,40 +45,38 @@ from tandem.gateway.triton.inputs import extras_for, inputs_for
 
 
 class Serving:
-    """Answers requests. open_objects: whether objects in JSON schemas are open by default."""
+    """The endpoints. open_objects: whether objects in JSON schemas are open by default."""
 
-    def __init__(
-        self,
-        engine: Triton,
-        tokenizer: ChatTokenizer,
-        metrics: GatewayMetrics,
-        *,
-        open_objects: bool,
-    ) -> None:
-        self.engine = engine
-        self.tokenizer = tokenizer
-        self.metrics = metrics
-        self.running_requests = RunningRequests()
+    def __init__(self, triton: Triton, tokenizer: ChatTokenizer, *, open_objects: bool) -> None:
+        self.triton = triton
+        self.metrics = GatewayMetrics()
+        self._tokenizer = tokenizer
         self._open_objects = open_objects
 
-    async def models(self) -> ServedModels:
-        """Return the served models. Raises ApiError if the tokenizer doesn't match them."""
-        models = await self.engine.models()
-        if self.tokenizer.size > models.loop.target.vocab_size:
-            raise ApiError(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"the gateway's tokenizer has {self.tokenizer.size} tokens, but the model has "
-                f"{models.loop.target.vocab_size}; set --tokenizer to the model's tokenizer",
-                code="not_configured",
-            )
-        return models
+    async def chat_completions(self, http: Request) -> Response:
+        return await self._chat(await read_body(ChatRequest, http), http, ChatWriter)
 
-    async def chat(
-        self, body: ChatRequest, http: Request, writer: Callable[..., Writer] = ChatWriter
+    async def responses(self, http: Request) -> Response:
+        return await self._adapted(ResponseRequest, ResponseWriter, http)
+
+    async def messages(self, http: Request) -> Response:
+        return await self._adapted(MessageRequest, MessageWriter, http)
+
+    async def _adapted(
+        self, kind: type[AdaptedRequest], writer: type[AdaptedWriter[Any]], http: Request
     ) -> Response:
-        """Answer a chat. writer: class that makes the response; other APIs pass their own."""
-        models = await self.models()
-        if body.tools and self.tokenizer.template and self.tokenizer.tool_calls is None:
+        """Answer a request of another API as a chat, using that API's names and objects."""
+        body = await read_body(kind, http)
+        try:
+            return await self._chat(body.chat, http, partial(writer, body))
+        except ApiError as error:
+            raise body.renamed(error) from error
+
+    async def _chat(
+        self, body: ChatRequest, http: Request, writer: Callable[..., Writer]
+    ) -> Response:
+        models = await self._served()
+        if body.tools and self._tokenizer.template and self._tokenizer.tool_calls is None:
             known = ", ".join(known.name for known in FORMATS)
             raise bad_request(
                 "tools isn't supported: the model's chat template has none of the known formats "
@@ -79,13 +84,13 @@ class Serving:
                 param="tools",
                 code="unsupported_field",
             )
-        ids = await self.chat_ids(body, models, http)
+        ids = await self._chat_ids(body, models, http)
         guide = await offload(
             len(await http.body()),
             partial(
                 answer_guide,
                 body,
-                self.tokenizer,
+                self._tokenizer,
                 ids,
                 skips_special_tokens=models.skip_special_tokens,
                 open_objects=self._open_objects,
@@ -94,8 +99,9 @@ class Serving:
         prompt = EncodedPrompt(ids, body.echoed)
         return await self._answer(writer, body, [prompt], models, http, guide=guide)
 
-    async def completion(self, body: CompletionRequest, http: Request) -> Response:
-        models = await self.models()
+    async def completions(self, http: Request) -> Response:
+        body = await read_body(CompletionRequest, http)
+        models = await self._served()
         if len(body.prompts) * body.n > MAX_CHOICES:
             raise bad_request(
                 f"prompt has {len(body.prompts)} items and n is {body.n}; the limit of both "
@@ -106,7 +112,7 @@ class Serving:
             if isinstance(prompt, str):
                 models.check_text(prompt, "prompt")
         length = sum(map(len, body.prompts))
-        encode = partial(self.tokenizer.encode, add_special_tokens=models.add_special_tokens)
+        encode = partial(self._tokenizer.encode, add_special_tokens=models.add_special_tokens)
         every = await offload(
             length, lambda: [encode(p) if isinstance(p, str) else p for p in body.prompts]
         )
@@ -137,51 +143,92 @@ class Serving:
 
         An incomplete character at the end of a prompt belongs to the answer, if there is one.
         """
-        text_of = self.tokenizer.decode if body.limit == 0 else self.tokenizer.complete
+        text_of = self._tokenizer.decode if body.limit == 0 else self._tokenizer.complete
         return [
             EncodedPrompt(
                 ids,
                 given if isinstance(given, str) else text_of(ids),
-                len(self.tokenizer.complete(ids, skip_special_tokens=skips)),
+                len(self._tokenizer.complete(ids, skip_special_tokens=skips)),
             )
             for given, ids in zip(body.prompts, every, strict=True)
         ]
 
-    async def tokenize(self, body: TokenizeRequest, http: Request) -> dict[str, Any]:
-        models = await self.models()
+    async def count_tokens(self, http: Request) -> Response:
+        body = await read_body(CountRequest, http)
+        ids = await self._chat_ids(body.chat, await self._served(), http)
+        return JSONResponse({"input_tokens": len(ids)})
+
+    async def tokenize(self, http: Request) -> Response:
+        body = await read_body(TokenizeRequest, http)
+        models = await self._served()
         if body.prompt is not None:
             models.check_text(body.prompt, "prompt")
             special = body.add_special_tokens
-            encode = partial(self.tokenizer.encode, body.prompt, add_special_tokens=special)
+            encode = partial(self._tokenizer.encode, body.prompt, add_special_tokens=special)
             ids = await offload(len(body.prompt), encode)
         else:
-            ids = await self.chat_ids(body, models, http)
+            ids = await self._chat_ids(body, models, http)
         tokenized = {"count": len(ids), "max_model_len": models.max_model_len, "tokens": ids}
         if body.return_token_strs:
             tokenized["token_strs"] = await offload(
-                len(ids), lambda: [self.tokenizer.token(token) for token in ids]
+                len(ids), lambda: [self._tokenizer.token(token) for token in ids]
             )
-        return tokenized
+        return JSONResponse(tokenized)
 
-    async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
-        ids = body.tokens
+    async def detokenize(self, http: Request) -> Response:
+        ids = (await read_body(DetokenizeRequest, http)).tokens
 
         def decoded() -> str:
-            unknown = self.tokenizer.first_unknown(ids)
+            unknown = self._tokenizer.first_unknown(ids)
             if unknown is not None:
                 message = f"tokens must have ids of the vocabulary; got {unknown}"
                 raise bad_request(message, param="tokens")
-            return self.tokenizer.decode(ids)
+            return self._tokenizer.decode(ids)
 
-        return {"prompt": await offload(len(ids), decoded)}
+        return JSONResponse({"prompt": await offload(len(ids), decoded)})
 
-    async def chat_ids(
+    async def tokenizer_info(self, _: Request) -> Response:
+        return JSONResponse(self._tokenizer.info)
+
+    async def models(self, _: Request) -> Response:
+        served = await self._served()
+        data = [served.describe(model) for model in served.models]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def model(self, http: Request) -> Response:
+        served = await self._served()
+        return JSONResponse(served.describe(served.find(http.path_params["name"])))
+
+    async def health(self, _: Request) -> Response:
+        if await self.triton.ready():
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready"}, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def ping(self, http: Request) -> Response:
+        return Response(status_code=(await self.health(http)).status_code)
+
+    async def prometheus_metrics(self, _: Request) -> Response:
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def _served(self) -> ServedModels:
+        """Return the served models. Raises ApiError if the tokenizer doesn't match them."""
+        models = await self.triton.models()
+        if self._tokenizer.size > models.loop.target.vocab_size:
+            raise ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"the gateway's tokenizer has {self._tokenizer.size} tokens, but the model has "
+                f"{models.loop.target.vocab_size}; set --tokenizer to the model's tokenizer",
+                code="not_configured",
+            )
+        return models
+
+    async def _chat_ids(
         self, body: ChatRequest | TokenizeRequest, models: ServedModels, http: Request
     ) -> list[int]:
         """Return the prompt ids of a chat. Raises ApiError if the template can't render it."""
 
         def encoded() -> list[int]:
-            return self.tokenizer.encode_chat(
+            return self._tokenizer.encode_chat(
                 [message.for_template for message in body.messages or ()],
                 body.template_variables,
                 continue_final_message=body.continue_final_message,
@@ -213,27 +260,31 @@ class Serving:
             max_tokens = models.max_tokens(body, len(ids))
             requests.append(inputs_for(body, model, ids, max_tokens, number=number, guide=guide))
         made = writer(
-            body, answers, self.tokenizer, model=model.name, fingerprint=models.fingerprint
+            body, answers, self._tokenizer, model=model.name, fingerprint=models.fingerprint
         )
         chunks = generate(
-            self.engine,
+            self.triton,
             models.stream_model,
             requests,
             extras_for(body),
             max_concurrency=models.loop.max_requests,
         )
-        answering = written(counted(chunks, made, self.metrics, guide), made, self.running_requests)
+        answering = written(counted(chunks, made, self.metrics, guide), made)
         return await while_connected(http.receive, answering)
 
     def _new_answer(self, body: GenerationRequest, prompt: EncodedPrompt) -> AnswerState:
         answer = AnswerState(prompt)
         if body.return_token_details or body.num_alternatives is not None:
             answer.texts = TokenTexts(len(prompt.echo))
-        if isinstance(body, ChatRequest) and self.tokenizer.reasons:
-            begun = self.tokenizer.has_begun_to_reason(prompt.ids)
+        if isinstance(body, ChatRequest) and self._tokenizer.reasons:
+            begun = self._tokenizer.has_begun_to_reason(prompt.ids)
             answer.splitter = ReasoningSplitter(begun=begun)
-        if isinstance(body, ChatRequest) and body.tools and self.tokenizer.tool_calls:
+        if isinstance(body, ChatRequest) and body.tools and self._tokenizer.tool_calls:
             names = [tool.function.name for tool in body.tools]
-            answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
-            answer.one_call, answer.only_calls = body.one_call, body.must_call
+            answer.parser = ToolCallParser(
+                self._tokenizer.tool_calls,
+                names,
+                one_call=body.one_call,
+                only_calls=body.must_call,
+            )
         return answer

@@ -1,17 +1,14 @@
-"""Run a request's work until the client disconnects or the gateway stops."""
+"""Run a request's work without delaying others, and only until the client disconnects."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from http import HTTPStatus
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from tandem.gateway.errors import ApiError, ClientGone
+from tandem.gateway.errors import ClientGone
 
 Result = TypeVar("Result")
 
@@ -44,46 +41,3 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-class RunningRequests:
-    """Tasks that serve requests. When the gateway stops, they end with an error.
-
-    All tasks run in one event loop.
-    """
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._over = False
-
-    @contextmanager
-    def track(self) -> Iterator[None]:
-        """Register the calling task during the context. Raises ApiError after `cancel_all`."""
-        if self._over:
-            raise _stopped()
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            yield
-        except asyncio.CancelledError as cancelled:
-            if not self._over:
-                raise
-            if sys.version_info >= (3, 11):
-                task.uncancel()
-            raise _stopped() from cancelled
-        finally:
-            self._tasks.discard(task)
-
-    def cancel_all(self) -> None:
-        self._over = True
-        for task in self._tasks:
-            task.cancel()
-
-
-def _stopped() -> ApiError:
-    return ApiError(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "the gateway is shutting down; retry the request",
-        code="gateway_stopped",
-    )

@@ -40,12 +40,9 @@ class Marks:
     """
 
     def __init__(self) -> None:
-        self._begin, self._end, self.end = (f"{secrets.randbelow(10**30):030d}" for _ in range(3))
-        self._alone = re.compile(f"{self._begin}|{self._end}")
-        self._marked = re.compile(
-            f"{self._begin}((?:(?!{self._alone.pattern}).)*){self._end}|{self._alone.pattern}",
-            re.DOTALL,
-        )
+        begin, end, self.end = (f"{secrets.randbelow(10**30):030d}" for _ in range(3))
+        self._begin, self._end, one = begin, end, f"{begin}|{end}"
+        self._marked = re.compile(f"{begin}((?:(?!{one}).)*){end}|{one}", re.DOTALL)
 
     def around(self, found: re.Match[str]) -> str:
         return f"{self._begin}{found[0]}{self._end}"
@@ -53,9 +50,6 @@ class Marks:
     def split(self, text: str) -> list[str | None]:
         """Return `[text, marked, text, ..., text]`; None for a mark without a partner."""
         return self._marked.split(text)
-
-    def removed_from(self, text: str) -> str:
-        return self._alone.sub("", text)
 
 
 class ChatTokenizer:
@@ -128,8 +122,8 @@ class ChatTokenizer:
                 raise ChatTemplateError(
                     "the chat template drops the last message; set continue_final_message to false"
                 )
-        check(marks.removed_from(rendered))
-        first, *rest = marks.split(rendered)
+        first, *rest = pieces = marks.split(rendered)
+        check("".join(filter(None, pieces)))
         ids = self._encode(self._tokenizer, first or "")
         as_text = cache(self._as_text_only)
         for number, piece in enumerate(rest):

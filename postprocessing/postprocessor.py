@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,25 @@ import numpy.typing as npt
 
 from tandem.contract import postprocessing as tensors
 from tandem.postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer, text_lengths
-from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.preprocessor import required
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DetokenizerSettings:
+    """The parameters of the model.
+
+    tokenizer_dir: Hugging Face folder, absolute or relative to the model's version folder.
+    skip_special_tokens: whether special tokens (BOS, EOS, ...) are omitted from the text.
+    max_seq_len: maximum number of ids in a sequence; 0: no limit.
+    """
+
+    tokenizer_dir: str
+    skip_special_tokens: bool
+    max_seq_len: int = 0
 
 
 class Postprocessor:

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from tandem.contract.model_parameters import decode
-from tandem.postprocessing.postprocessor import Postprocessor
-from tandem.postprocessing.settings import DetokenizerSettings
+from tandem.postprocessing.postprocessor import DetokenizerSettings, Postprocessor
 from tandem.preprocessing.triton import Answer, ArrayModel
 
 

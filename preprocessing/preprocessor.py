@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from tokenizers import Tokenizer
 from tandem.contract import preprocessing as tensors
 from tandem.contract.heap import trim_heap
 from tandem.preprocessing.errors import InputError
-from tandem.preprocessing.settings import TokenizerSettings
 from tandem.preprocessing.tokenizer import load_tokenizer, special_token_ids
 from tandem.preprocessing.words import (
     bad_word_lists,
@@ -30,12 +30,35 @@ WORD_LISTS = (
     tensors.BAD_WORDS_DICT,
     tensors.EMBEDDING_BIAS_WORDS,
 )
-PROMPTS = (tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN)
-DECODER_PROMPTS = (tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN)
 TEXTS = (tensors.QUERY, tensors.DECODER_QUERY, tensors.PREDICTION)
 CHARACTERS_OF_A_TOKEN = 16  # more bytes per token than in any realistic text
 LONG_TEXT_BYTES = 2**20  # above this, the memory for a text's tokens is worth releasing
 IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """The parameters of the model.
+
+    tokenizer_dir: Hugging Face folder, absolute or relative to the model's version folder.
+    add_special_tokens: whether prompts get the tokenizer's own special tokens (usually BOS).
+    vocab_size: padded width of the engines' logits, which is also the width of an embedding bias.
+    end_id, pad_id: defaults for requests.
+    max_seq_len: maximum sequence length of the engines, in tokens; 0: no limit.
+    max_text_bytes: maximum size of one prompt, in bytes of UTF-8; 0: no limit.
+    max_words: maximum length of each list of stop, bad or bias words of a prompt; 0: no limit.
+    max_words_bytes: maximum total size of all words of a request, in bytes; 0: no limit.
+    """
+
+    tokenizer_dir: str
+    add_special_tokens: bool
+    vocab_size: int
+    end_id: int
+    pad_id: int
+    max_seq_len: int = 0
+    max_text_bytes: int = 0
+    max_words: int = 0
+    max_words_bytes: int = 0
 
 
 class Preprocessor:
@@ -69,39 +92,34 @@ class Preprocessor:
         """
         _check(inputs)
         _check_sizes(inputs, self._settings)
-        settings, outputs = self._settings, dict[str, Array]()
+        settings, special = self._settings, self._settings.add_special_tokens
         pads = _ids_or(inputs, tensors.PAD_ID, settings.pad_id)
-        # Compute only requested outputs, because a bias is as wide as the vocabulary.
-        given = tensors.PROMPT_TABLE_EXTRA_ID in inputs
-        extra_ids = given and tensors.OUT_PROMPT_TABLE_EXTRA_IDS in wanted
-        special = settings.add_special_tokens
-        if extra_ids or not set(PROMPTS).isdisjoint(wanted):
-            ids = self._ids(inputs, tensors.QUERY, special=special)
-            outputs |= zip(PROMPTS, _padded(ids, pads), strict=True)
-        if not set(DECODER_PROMPTS).isdisjoint(wanted):
-            ids = pads.tolist()  # without a DECODER_QUERY: start from the pad id
-            if tensors.DECODER_QUERY in inputs:
-                ids = self._ids(inputs, tensors.DECODER_QUERY, special=special)
-            outputs |= zip(DECODER_PROMPTS, _padded(ids, pads), strict=True)
-        make: dict[str, Callable[[], Array]] = {
-            tensors.BAD_WORDS_IDS: lambda: self._word_lists(
-                inputs, tensors.BAD_WORDS_DICT, bad_word_lists
-            ),
-            tensors.STOP_WORDS_IDS: lambda: self._word_lists(
+        prompts, lengths = _padded(self._ids(inputs, tensors.QUERY, special=special), pads)
+        decoder_ids = pads.tolist()  # without a DECODER_QUERY: start from the pad id
+        if tensors.DECODER_QUERY in inputs:
+            decoder_ids = self._ids(inputs, tensors.DECODER_QUERY, special=special)
+        decoder_prompts, decoder_lengths = _padded(decoder_ids, pads)
+        # Only virtual tokens have ids in the prompt table; the ids of a text are 0.
+        extra_ids = np.zeros_like(prompts, np.uint64)
+        if tensors.PROMPT_TABLE_EXTRA_ID not in inputs:
+            extra_ids = extra_ids[:, :0]
+        outputs: dict[str, Array] = {
+            tensors.INPUT_ID: prompts,
+            tensors.REQUEST_INPUT_LEN: lengths,
+            tensors.DECODER_INPUT_ID: decoder_prompts,
+            tensors.REQUEST_DECODER_INPUT_LEN: decoder_lengths,
+            tensors.BAD_WORDS_IDS: self._word_lists(inputs, tensors.BAD_WORDS_DICT, bad_word_lists),
+            tensors.STOP_WORDS_IDS: self._word_lists(
                 inputs, tensors.STOP_WORDS_DICT, stop_word_lists
             ),
-            tensors.SPECIAL_STOP_IDS: lambda: self._special_stops(inputs),
-            tensors.PREDICTION_IDS: lambda: self._prediction(inputs),
-            tensors.EMBEDDING_BIAS: lambda: self._embedding_bias(inputs),
-            tensors.OUT_REQUEST_OUTPUT_LEN: lambda: required(inputs, tensors.REQUEST_OUTPUT_LEN),
-            tensors.OUT_END_ID: lambda: _ids_or(inputs, tensors.END_ID, settings.end_id),
-            tensors.OUT_PAD_ID: lambda: pads,
+            tensors.SPECIAL_STOP_IDS: self._special_stops(inputs),
+            tensors.PREDICTION_IDS: self._prediction(inputs),
+            tensors.EMBEDDING_BIAS: self._embedding_bias(inputs),
+            tensors.OUT_REQUEST_OUTPUT_LEN: required(inputs, tensors.REQUEST_OUTPUT_LEN),
+            tensors.OUT_END_ID: _ids_or(inputs, tensors.END_ID, settings.end_id),
+            tensors.OUT_PAD_ID: pads,
+            tensors.OUT_PROMPT_TABLE_EXTRA_IDS: extra_ids,
         }
-        outputs |= {name: make_it() for name, make_it in make.items() if name in wanted}
-        if tensors.OUT_PROMPT_TABLE_EXTRA_IDS in wanted:
-            # Only virtual tokens have ids in the prompt table; a text's ids are 0, [b, longest].
-            like = outputs[tensors.INPUT_ID] if extra_ids else np.empty((_batch(inputs), 0))
-            outputs[tensors.OUT_PROMPT_TABLE_EXTRA_IDS] = np.zeros_like(like, np.uint64)
         if sum(len(text) for name in TEXTS if name in inputs for text in inputs[name].flat) > (
             LONG_TEXT_BYTES
         ):

@@ -1,10 +1,10 @@
 """Load a Hugging Face tokenizer as `AutoTokenizer` would, with only the `tokenizers` library.
 
-``tokenizer.json`` contains nearly everything, including BOS and EOS. As in transformers 5, the
-config's ``add_bos_token`` applies only if this file is missing. ``tokenizer_config.json`` adds
-special tokens that ``tokenizer.json`` doesn't mark. Its ``clean_up_tokenization_spaces`` is
-ignored, as in transformers 5 for BPE: it would remove spaces from the model's text (``x . y``
-becomes ``x. y``), which breaks code.
+``tokenizer.json`` contains nearly everything, including BOS and EOS, so the config's
+``add_bos_token`` is ignored, as in transformers 5. ``tokenizer_config.json`` adds special tokens
+that ``tokenizer.json`` doesn't mark. Its ``clean_up_tokenization_spaces`` is ignored, as in
+transformers 5 for BPE: it would remove spaces from the model's text (``x . y`` becomes ``x. y``),
+which breaks code.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer
 
 from tandem.preprocessing.errors import TokenizerError
 
-GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
-GPT2_END = "<|endoftext|>"
 UNKNOWN_WORD_BYTES = 256  # one id may stand for any word that isn't in the vocabulary
 NORMALIZED_BYTES = 4  # bytes that a normalizer may turn into one; no Unicode form shrinks more
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
@@ -30,7 +28,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     if not folder.is_dir():
         raise TokenizerError(f"tokenizer folder '{folder}' doesn't exist")
     config = read_json(folder / "tokenizer_config.json")
-    tokenizer = _read_tokenizer(folder, config)
+    tokenizer = _read_tokenizer(folder)
     _add_configured_tokens(tokenizer, folder, config)
     _mark_named_tokens(tokenizer, read_json(folder / "special_tokens_map.json") | config)
     # Training may have left both settings in the file, but a prompt must not be cut or padded.
@@ -83,11 +81,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
+def _read_tokenizer(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
     if not path.is_file():
-        if _is_gpt2(folder, config):
-            return _gpt2_tokenizer(folder, config)
         raise TokenizerError(
             f"'{folder}' has no tokenizer.json; create it with transformers: "
             f"AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
@@ -96,38 +92,6 @@ def _read_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower exception
         raise TokenizerError(f"can't read '{path}': {' '.join(str(error).split())}") from error
-
-
-def _is_gpt2(folder: Path, config: dict[str, Any]) -> bool:
-    """Return whether vocab.json and merges.txt are GPT-2's.
-
-    Other families (Qwen2) have files with the same names but split text by other rules, which
-    aren't in these files. Reading them as GPT-2's would silently produce wrong ids.
-    """
-    if not all((folder / name).is_file() for name in ("vocab.json", "merges.txt")):
-        return False
-    kind = config.get("tokenizer_class")
-    if kind is None:
-        return bool(read_json(folder / "config.json").get("model_type", "gpt2") == "gpt2")
-    return str(kind) in GPT2_CLASSES
-
-
-def _gpt2_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
-    try:
-        model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    except Exception as error:  # the library raises no narrower exception
-        raise TokenizerError(
-            f"can't read vocab.json and merges.txt in '{folder}': {error}"
-        ) from error
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
-        add_prefix_space=bool(config.get("add_prefix_space", False))
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = _bos_and_eos(tokenizer, config)
-    if tokenizer.token_to_id(GPT2_END) is not None:
-        tokenizer.add_special_tokens([GPT2_END])
-    return tokenizer
 
 
 def _add_configured_tokens(tokenizer: Tokenizer, folder: Path, config: dict[str, Any]) -> None:
@@ -159,26 +123,12 @@ def _mark_named_tokens(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
     named = [config.get(name) for name in NAMED_TOKENS]
     for items in (config.get(name) for name in TOKEN_LISTS):
         named += items if isinstance(items, list) else []
-    for content in map(_content, named):
+    for content in map(token_content, named):
         if content and content not in added and tokenizer.token_to_id(content) is not None:
             tokenizer.add_special_tokens([content])
 
 
-def _content(value: Any) -> str | None:
+def token_content(value: Any) -> str | None:
     """Return the text of a token, which a config stores as a string or an object."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else None
-
-
-def _bos_and_eos(tokenizer: Tokenizer, config: dict[str, Any]) -> processors.TemplateProcessing:
-    names = {side: _content(config.get(f"{side}_token")) or GPT2_END for side in ("bos", "eos")}
-    ids = {name: tokenizer.token_to_id(name) for name in names.values()}
-    added = {
-        side: [name] if config.get(f"add_{side}_token") and ids[name] is not None else []
-        for side, name in names.items()
-    }
-    template = [*added["bos"], "$A", *added["eos"]]
-    special = [(name, token_id) for name, token_id in ids.items() if token_id is not None]
-    return processors.TemplateProcessing(
-        single=template, pair=[*template, "$B"], special_tokens=special
-    )

@@ -16,8 +16,7 @@ from tandem.contract.errors import coded
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 from tandem.preprocessing.errors import InputError
-from tandem.preprocessing.preprocessor import Preprocessor
-from tandem.preprocessing.settings import TokenizerSettings
+from tandem.preprocessing.preprocessor import Preprocessor, TokenizerSettings
 
 Array: TypeAlias = NDArray[Any]
 # Maps inputs and the names of the wanted outputs to outputs. Raises InputError.

@@ -18,13 +18,13 @@ from tandem.gateway.answers.writer import Writer
 from tandem.gateway.errors import ApiError, as_api_error
 from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.metrics import GatewayMetrics
-from tandem.gateway.tasks import RunningRequests, offload
+from tandem.gateway.tasks import offload
 from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without_tokens
 from tandem.gateway.triton.inputs import client_error
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
-# sse-starlette ends streams without an event as soon as the process is asked to stop. With
-# RunningRequests, they get time to finish, then an error.
+# sse-starlette ends streams without an event as soon as the process is asked to stop. Without this,
+# they get time to finish, then the error of `Triton.stop`.
 AppStatus.enable_automatic_graceful_drain = False
 
 SECONDS_BETWEEN_PINGS = 15
@@ -112,9 +112,7 @@ async def counted(
             metrics.count(writer.speculation)
 
 
-async def written(
-    chunks: AsyncGenerator[Numbered, None], writer: Writer, running_requests: RunningRequests
-) -> Response:
+async def written(chunks: AsyncGenerator[Numbered, None], writer: Writer) -> Response:
     """Return the response.
 
     A stream is returned after its first event, so that an earlier error gets its own status.
@@ -123,7 +121,7 @@ async def written(
         events = _events(chunks, writer)
         first = await anext(events)
         return EventSourceResponse(
-            with_error_event(first, events, running_requests, writer.failure),
+            _with_error_event(first, events, writer.failure),
             ping=SECONDS_BETWEEN_PINGS,
             sep="\n",
             send_timeout=SECONDS_TO_SEND,
@@ -145,22 +143,14 @@ async def _events(
     yield writer.end()
 
 
-async def with_error_event(
-    first: bytes,
-    events: AsyncGenerator[bytes, None],
-    running_requests: RunningRequests,
-    failure: Callable[[ApiError], bytes],
+async def _with_error_event(
+    first: bytes, events: AsyncGenerator[bytes, None], failure: Callable[[ApiError], bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield all events. After an error, or when the gateway stops, yield the failure event."""
+    """Yield all events, and the failure event after an error."""
     try:
         yield first
-        while True:
-            # Not around a yield, where a cancellation would hit sse-starlette.
-            with running_requests.track():
-                more = await anext(events, None)
-            if more is None:
-                return
-            yield more
+        async for event in events:
+            yield event
     except Exception as error:  # noqa: BLE001 the status has been sent already
         yield failure(as_api_error(error))
     finally:

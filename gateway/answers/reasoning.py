@@ -32,15 +32,17 @@ class ReasoningSplitter:
         self._thinks = begun
         self._splitting = self._split()
 
-    def feed(self, text: str) -> Split:
+    def feed(self, text: str, *, last: bool = False) -> Split:
+        """Return the next part. last: whether the answer ends, so that nothing is held back."""
         self._new = Split()
         self._text += text
         next(self._splitting)
-        return self._new
-
-    def end(self) -> Split:
-        """Return the text that was held back until the end of the answer."""
-        return Split(self._text.rstrip(SPACE)) if self._thinks else Split(content=self._text)
+        if not last:
+            return self._new
+        reasoning, content = self._new
+        if self._thinks:
+            return Split(reasoning + self._text.rstrip(SPACE))
+        return Split(reasoning, content + self._text)
 
     def _split(self) -> Iterator[None]:
         """Consume the text. Yield whenever more of it is needed."""

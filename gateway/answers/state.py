@@ -59,17 +59,12 @@ class AnswerState:
     texts: assigns text to tokens, if the request asks for token details.
     splitter: separates reasoning from the answer, if the model may reason.
     parser: separates tool calls from text, if there are tools.
-    one_call: whether to keep only the first call.
-    only_calls: whether the answer must consist of calls. Other text is then markup of an incomplete
-        call.
     """
 
     prompt: EncodedPrompt
     texts: TokenTexts | None = None
     splitter: ReasoningSplitter | None = None
     parser: ToolCallParser | None = None
-    one_call: bool = False
-    only_calls: bool = False
     num_tokens: int = 0
     finish_reason: FinishReason | None = None
     begun: bool = False
@@ -88,21 +83,12 @@ class AnswerState:
             chunk = chunk._replace(text=chunk.text[self.prompt.num_repeated :])
         reasoning, content = "", chunk.text
         if self.splitter is not None:
-            reasoning, content = self.splitter.feed(chunk.text)
-            if ended:
-                rest = self.splitter.end()
-                reasoning, content = reasoning + rest.reasoning, content + rest.content
+            reasoning, content = self.splitter.feed(content, last=ended)
         pieces: list[Piece] = [content]
         if self.parser is not None:
-            pieces = self.parser.feed(content)
-            if ended:
-                pieces.append(self.parser.end())
+            pieces = self.parser.feed(content, last=ended)
             if chunk.finish_reason == "stop" and self.parser.has_calls and not self.parser.in_call:
                 self.finish_reason = "tool_calls"
-            if self.only_calls:
-                pieces = [piece for piece in pieces if isinstance(piece, CallDelta)]
-            if self.one_call:
-                pieces = [piece for piece in pieces if isinstance(piece, str) or piece.index == 0]
         if first:
             pieces = [self.prompt.echo, *pieces]
         tokens = list(self.texts.completed(chunk)) if self.texts else []

@@ -42,28 +42,38 @@ EXPECTED = {
 
 
 class Strict(BaseModel):
-    """An object whose values aren't converted: neither true nor "1" is a number."""
+    """An object whose values aren't converted: neither true nor "1" is a number.
+
+    null means that a field is missing.
+    """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None}
+
 
 class BodyObject(Strict):
-    """An object in a body. Unknown fields are rejected; null means that a field is missing.
+    """An object in a body. Unknown fields are rejected.
 
-    unsupported: known fields that are rejected.
+    unsupported: known fields that are rejected. ignored: fields that have no effect.
     """
 
     unsupported: ClassVar[Mapping[str, Unsupported]] = {}
+    ignored: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
     def _only_known_fields(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        known = cls.known_fields()
-        given = {name: value for name, value in data.items() if value is not None}
-        for name, value in given.items():
-            if name in known:
+        known = cls.known_fields() - cls.ignored
+        for name, value in data.items():
+            if name in known or name in cls.ignored or value is None:
                 continue
             if name not in cls.unsupported:
                 near = difflib.get_close_matches(quoted(name), sorted(known), n=1)
@@ -75,7 +85,7 @@ class BodyObject(Strict):
                 value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral
             ):
                 raise field_error(name, f"{{path}} isn't supported: {why}", "unsupported_field")
-        return {name: value for name, value in given.items() if name in known}
+        return {name: value for name, value in data.items() if name in known}
 
     @classmethod
     def known_fields(cls) -> set[str]:
@@ -83,21 +93,10 @@ class BodyObject(Strict):
 
 
 class Body(BodyObject):
-    """A request's body. ignored: fields that have no effect."""
+    """A request's body."""
 
     unsupported = UNSUPPORTED
-    ignored: ClassVar[frozenset[str]] = IGNORED
-
-    @model_validator(mode="before")
-    @classmethod
-    def _readable(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        for name, value in data.items():
-            if fault := unreadable([name, value]):
-                shown = quoted(name.encode(errors="replace").decode())
-                raise field_error(shown, *fault)
-        return {name: value for name, value in data.items() if name not in cls.ignored}
+    ignored = IGNORED
 
 
 async def read_body(kind: type[Kind], request: Request) -> Kind:
@@ -139,6 +138,11 @@ def _read(kind: type[Kind], raw: bytes) -> Kind:
     except ValueError:
         message = "the body isn't JSON: it isn't UTF-8, or an integer has too many digits"
         raise bad_request(message, code="invalid_json") from None
+    for name, value in body.items() if isinstance(body, dict) else ():
+        if fault := unreadable([name, value]):
+            path = quoted(name.encode(errors="replace").decode())
+            message, code = fault
+            raise bad_request(message.format(path=path), param=path, code=code)
     try:
         return kind.model_validate(body)
     except ValidationError as error:

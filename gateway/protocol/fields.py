@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import islice
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -15,13 +15,10 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
-from pydantic_core import PydanticCustomError, PydanticUseDefault
+from pydantic_core import PydanticCustomError
 
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.gateway.errors import ApiCode
-
-Items = TypeVar("Items")
-Kind = TypeVar("Kind")
 
 MAX_LEVELS = 64  # maximum nesting of lists and objects, which are read recursively
 MAX_QUOTE = 40  # maximum characters of a client's text in an error
@@ -138,15 +135,6 @@ def field_error(field: str, message: str, code: ApiCode | None = None) -> Pydant
     )
 
 
-def _default_if_null(value: Any) -> Any:
-    if value is None:
-        raise PydanticUseDefault
-    return value
-
-
-# For a field of a `Strict` object. In a `BodyObject`, null means the default in every field.
-NullIsDefault = Annotated[Kind, BeforeValidator(_default_if_null)]
-
 # Otherwise pydantic would keep an error for each of millions of items.
 FIRST_FAULT = Field(fail_fast=True)
 
@@ -181,41 +169,37 @@ Texts = Annotated[list[str], FIRST_FAULT]
 TokenIds = Annotated[list[TokenId], FIRST_FAULT]
 
 
-# A field that accepts several types is read as the type of its first item; pydantic would try all
-# types. Paths in errors omit the names of these types.
-def _text_or_list(value: Any) -> str | None:
-    if isinstance(value, list):
-        return "list[]"
-    return "str" if isinstance(value, str) else None
+def text_or_list(as_item: Callable[[str], Any] = str) -> BeforeValidator:
+    """Accept a text in place of a list. as_item: returns the only item of the list."""
+
+    def listed(value: Any) -> Any:
+        if not isinstance(value, str | list):
+            raise PydanticCustomError("text_or_list", "must be a string or a list")
+        return value if isinstance(value, list) else [as_item(value)]
+
+    return BeforeValidator(listed)
 
 
-def _kind_of_prompt(value: Any) -> str | None:
-    if not isinstance(value, list):
-        return _text_or_list(value)
-    if not value or isinstance(value[0], str):
+TextOrTexts = Annotated[Texts, text_or_list()]
+
+
+def _kind_of_prompts(prompts: Any) -> str:
+    """Return the type of a list by its first item; pydantic would try all types."""
+    first = prompts[0] if prompts else ""
+    if isinstance(first, str):
         return "list[str]"
-    return "list[list[int]]" if isinstance(value[0], list) else "list[int]"
+    return "list[list[int]]" if isinstance(first, list) else "list[int]"
 
 
-def _by_kind(kind_of: Callable[[Any], str | None]) -> Discriminator:
-    return Discriminator(
-        kind_of,
-        custom_error_type="text_or_list",
-        custom_error_message="must be a string or a list",
-    )
-
-
-TextOr = Annotated[
-    Annotated[str, Tag("str")] | Annotated[Items, Tag("list[]")], _by_kind(_text_or_list)
-]
+# Paths in errors omit the names of these types.
 Prompts = Annotated[
-    Annotated[str, Tag("str")]
-    | Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES), Tag("list[str]")]
+    Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES), Tag("list[str]")]
     | Annotated[TokenIds, Tag("list[int]")]
     | Annotated[
         list[TokenIds], Field(fail_fast=True, max_length=MAX_CHOICES), Tag("list[list[int]]")
     ],
-    _by_kind(_kind_of_prompt),
+    Discriminator(_kind_of_prompts),
+    text_or_list(),
 ]
 
 

@@ -15,21 +15,19 @@ from tandem.gateway.protocol.body import BodyObject, Strict
 from tandem.gateway.protocol.fields import (
     IGNORED,
     Count,
-    NullIsDefault,
-    TextOr,
     Texts,
     Unsupported,
     by_type,
+    text_or_list,
 )
-from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS
+from tandem.gateway.protocol.messages import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    Parts,
+    TextPart,
+    text_of,
+)
 from tandem.gateway.protocol.tools import MAX_TOOLS
-
-
-class TextBlock(Strict):
-    """A block of text."""
-
-    type: Literal["text"]
-    text: str
 
 
 class ThinkingBlock(Strict):
@@ -54,20 +52,16 @@ class ToolUseBlock(Strict):
     input: dict[str, Any]
 
 
-TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True, max_length=MAX_PARTS)]
-TextOrBlocks = TextOr[TextBlocks]
-
-
 class ToolResultBlock(Strict):
     """The result of a call. Images are rejected."""
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: NullIsDefault[TextOrBlocks] = ""
+    content: Parts = []
 
 
 Block = Annotated[
-    Annotated[TextBlock, Tag("dict[text]")]
+    Annotated[TextPart, Tag("dict[text]")]
     | Annotated[ThinkingBlock, Tag("dict[thinking]")]
     | Annotated[RedactedThinkingBlock, Tag("dict[redacted_thinking]")]
     | Annotated[ToolUseBlock, Tag("dict[tool_use]")]
@@ -77,7 +71,11 @@ Block = Annotated[
         "images and documents aren't supported",
     ),
 ]
-Blocks = Annotated[list[Block], Field(fail_fast=True, max_length=MAX_PARTS)]
+Blocks = Annotated[
+    list[Block],
+    Field(fail_fast=True, max_length=MAX_PARTS),
+    text_or_list(lambda text: {"type": "text", "text": text}),
+]
 # For each of these types of block, the only role whose messages may have it.
 ROLES = {
     "thinking": "assistant",
@@ -91,22 +89,16 @@ class AnthropicMessage(Strict):
     """A message. Unknown fields are ignored, including those in blocks."""
 
     role: Literal["user", "assistant", "system"]
-    content: TextOr[Blocks]
+    content: Blocks
 
     @model_validator(mode="after")
     def _blocks_have_their_role(self) -> AnthropicMessage:
-        for block in self.blocks:
+        for block in self.content:
             role = ROLES.get(block.type, self.role)
             if role != self.role:
                 rule = f"must have role {role} for its {block.type} block; got {self.role}"
                 raise PydanticCustomError("role", "{rule}", {"rule": rule})
         return self
-
-    @property
-    def blocks(self) -> list[Block]:
-        if isinstance(self.content, str):
-            return [TextBlock(type="text", text=self.content)]
-        return self.content
 
 
 def _turn(role: str, blocks: Iterable[Block]) -> list[dict[str, Any]]:
@@ -115,8 +107,7 @@ def _turn(role: str, blocks: Iterable[Block]) -> list[dict[str, Any]]:
     rest: dict[str, Any] = {"role": role, "content": []}
     for block in blocks:
         if isinstance(block, ToolResultBlock):
-            content = block.model_dump()["content"]
-            result = {"tool_call_id": block.tool_use_id, "content": content}
+            result = {"tool_call_id": block.tool_use_id, "content": text_of(block.content)}
             messages.append({"role": "tool", **result})
         elif isinstance(block, ToolUseBlock):
             arguments = json.dumps(block.input, ensure_ascii=False)
@@ -124,7 +115,7 @@ def _turn(role: str, blocks: Iterable[Block]) -> list[dict[str, Any]]:
             rest.setdefault("tool_calls", []).append({"id": block.id, "function": function})
         elif isinstance(block, ThinkingBlock):
             rest["reasoning_content"] = rest.get("reasoning_content", "") + block.thinking
-        elif isinstance(block, TextBlock):
+        elif isinstance(block, TextPart):
             rest["content"].append(block.model_dump())
     return messages if messages and not rest["content"] else [*messages, rest]
 
@@ -211,7 +202,7 @@ class CountRequest(AdaptedRequest):
     messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     """The conversation; an assistant's message at its end is continued."""
     max_tokens: Count | None = None
-    system: TextOrBlocks | None = None
+    system: Parts = []
     """System message, a string or `text` blocks (default: none)."""
     tools: Annotated[list[AnthropicTool], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
     """Functions that the model may call; Anthropic's own tools are rejected."""
@@ -228,10 +219,9 @@ class CountRequest(AdaptedRequest):
     def translated(self) -> dict[str, Any]:
         # Consecutive messages of one role are one turn, as in Anthropic's API.
         turns = groupby(self.messages, key=lambda message: message.role)
-        blocks = ((role, chain.from_iterable(m.blocks for m in turn)) for role, turn in turns)
+        blocks = ((role, chain.from_iterable(m.content for m in turn)) for role, turn in turns)
         messages = [message for turn in blocks for message in _turn(*turn)]
-        if self.system:
-            system = self.model_dump(include={"system"})["system"]
+        if system := text_of(self.system):
             messages.insert(0, {"role": "system", "content": system})
         last, choice = messages[-1], self.tool_choice
         output = self.output_config or OutputConfig()

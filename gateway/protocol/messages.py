@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, Field, model_validator
@@ -10,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.protocol.body import Strict
-from tandem.gateway.protocol.fields import TOO_DEEP, NullIsDefault, TextOr, unreadable
+from tandem.gateway.protocol.fields import TOO_DEEP, text_or_list, unreadable
 from tandem.gateway.protocol.tools import MAX_TOOLS
 
 MAX_MESSAGES = 10_000
@@ -26,27 +27,30 @@ class TextPart(Strict):
     text: str
 
 
-Parts = Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)]
-Content = TextOr[Parts]
+Parts = Annotated[
+    list[TextPart],
+    Field(fail_fast=True, max_length=MAX_PARTS),
+    text_or_list(lambda text: {"type": "text", "text": text}),
+]
 
 
-def text_of(content: str | list[TextPart]) -> str:
-    """Return a message's content as one text. As in vLLM, line ends join the parts."""
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+def text_of(parts: Sequence[Any]) -> str:
+    """Return parts as one text. As in vLLM, line ends join them."""
+    return "\n".join(part.text for part in parts)
 
 
 class FunctionCallParam(Strict):
     """A function and its arguments, as JSON."""
 
     name: str
-    arguments: NullIsDefault[str] = "{}"
+    arguments: str = "{}"
 
 
 class ToolCallParam(Strict):
     """A call that an assistant made."""
 
     id: str | None = None
-    type: NullIsDefault[Literal["function"]] = "function"
+    type: Literal["function"] = "function"
     function: FunctionCallParam
 
     @property
@@ -80,7 +84,7 @@ class Message(Strict):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content
+    content: Parts
     name: str | None = None
     reasoning_content: Annotated[
         str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))

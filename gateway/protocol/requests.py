@@ -16,13 +16,13 @@ from tandem.gateway.protocol.fields import (
     LogitBias,
     Penalty,
     Prompts,
-    TextOr,
+    TextOrTexts,
     Texts,
     TokenIds,
     field_error,
     quoted,
 )
-from tandem.gateway.protocol.messages import Content, Messages
+from tandem.gateway.protocol.messages import Messages, Parts
 from tandem.gateway.protocol.tools import (
     AllowedToolChoice,
     NamedToolChoice,
@@ -48,7 +48,7 @@ class PredictedOutput(BodyObject):
 
     type: Literal["content"]
     """Must be `content`."""
-    content: Content
+    content: Parts
     """The text, as a string or as a list of `text` parts."""
 
 
@@ -72,7 +72,7 @@ class GenerationRequest(GuidedRequest):
     """0 to 1; 0 is greedy."""
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     """Outputs per prompt; prompts x `n` is at most 128."""
-    stop: TextOr[Texts] = []
+    stop: TextOrTexts = []
     """A string or a list; the output ends before it."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     """A 64-bit integer (default: drawn per choice)."""
@@ -137,8 +137,7 @@ class GenerationRequest(GuidedRequest):
 
     @property
     def stop_strings(self) -> list[str]:
-        strings = [self.stop] if isinstance(self.stop, str) else self.stop
-        return [string for string in strings if string]
+        return [string for string in self.stop if string]
 
     @property
     def limit(self) -> int | None:
@@ -197,7 +196,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
-        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        one = isinstance(self.prompt[0], int)
         return cast("list[str] | list[list[int]]", [self.prompt] if one else self.prompt)
 
 

@@ -14,12 +14,12 @@ from tandem.gateway.protocol.body import BodyObject, Strict
 from tandem.gateway.protocol.fields import (
     IGNORED,
     Count,
-    TextOr,
     Unsupported,
     by_type,
     field_error,
+    text_or_list,
 )
-from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS
+from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS, text_of
 from tandem.gateway.protocol.tools import MAX_TOOLS, Function, ToolChoiceOf
 
 _STATELESS = "nothing is stored; send the whole conversation as input"
@@ -32,13 +32,11 @@ class InputText(Strict):
     text: str
 
 
-Text = TextOr[Annotated[list[InputText], Field(fail_fast=True, max_length=MAX_PARTS)]]
-
-
-def _as_content(text: str | list[InputText]) -> Any:
-    if isinstance(text, str):
-        return text
-    return [{"type": "text", "text": part.text} for part in text]
+Texts = Annotated[
+    list[InputText],
+    Field(fail_fast=True, max_length=MAX_PARTS),
+    text_or_list(lambda text: {"type": "input_text", "text": text}),
+]
 
 
 class MessageItem(Strict):
@@ -46,7 +44,7 @@ class MessageItem(Strict):
 
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: Text
+    content: Texts
 
 
 class CallItem(Strict):
@@ -63,7 +61,7 @@ class OutputItem(Strict):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: Text
+    output: Texts
 
 
 class ReasoningText(Strict):
@@ -89,7 +87,11 @@ Item = Annotated[
         default="message",
     ),
 ]
-Items = Annotated[list[Item], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+Items = Annotated[
+    list[Item],
+    Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES),
+    text_or_list(lambda text: {"role": "user", "content": text}),
+]
 
 
 class FunctionTool(Function):
@@ -196,7 +198,7 @@ class ResponseRequest(AdaptedRequest):
         "stream_options",  # the last event always has the usage, and events aren't padded
     }
 
-    input: TextOr[Items]
+    input: Items
     """A string, or items: messages, function calls, their outputs and reasoning."""
     instructions: str | None = None
     """A system message before the input (default: none)."""
@@ -244,14 +246,12 @@ class ResponseRequest(AdaptedRequest):
         messages: list[dict[str, Any]] = []
         if self.instructions:
             messages.append({"role": "system", "content": self.instructions})
-        if isinstance(self.input, str):
-            return [*messages, {"role": "user", "content": self.input}]
         for item in self.input:
             if isinstance(item, OutputItem):
-                output = {"tool_call_id": item.call_id, "content": _as_content(item.output)}
+                output = {"tool_call_id": item.call_id, "content": text_of(item.output)}
                 messages.append({"role": "tool", **output})
             elif isinstance(item, MessageItem) and item.role != "assistant":
-                messages.append({"role": item.role, "content": _as_content(item.content)})
+                messages.append({"role": item.role, "content": text_of(item.content)})
             else:
                 _add_to_turn(messages, item)
         return messages
@@ -268,9 +268,9 @@ def _add_to_turn(
         turn = {"role": "assistant", "content": ""}
         messages.append(turn)
     if isinstance(item, MessageItem):
-        turn["content"] = _as_content(item.content)
+        turn["content"] = text_of(item.content)
     elif isinstance(item, CallItem):
         function = {"name": item.name, "arguments": item.arguments}
         turn.setdefault("tool_calls", []).append({"id": item.call_id, "function": function})
     else:
-        turn["reasoning_content"] = "\n".join(part.text for part in item.content or ())
+        turn["reasoning_content"] = text_of(item.content or ())

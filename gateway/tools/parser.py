@@ -80,14 +80,26 @@ class ToolCallParser:
     """Separates text from calls.
 
     names: names of the tools that the model may call. In formats without a mark around each call,
-    an object is a call only if it has one of these names. in_call: whether a call has begun and its
-    arguments are incomplete.
+    an object is a call only if it has one of these names.
+    one_call: whether to keep only the first call.
+    only_calls: whether the answer must consist of calls. Other text is then markup of an incomplete
+        call.
+    in_call: whether a call has begun and its arguments are incomplete.
 
     The methods that return `More` consume the text. They yield whenever they need more of it.
     """
 
-    def __init__(self, known: ToolCallFormat, names: Collection[str]) -> None:
+    def __init__(
+        self,
+        known: ToolCallFormat,
+        names: Collection[str],
+        *,
+        one_call: bool = False,
+        only_calls: bool = False,
+    ) -> None:
         self.in_call = False
+        self._one_call = one_call
+        self._only_calls = only_calls
         self._format = known
         self._names = frozenset(names)
         self._text = ""  # not consumed yet
@@ -101,17 +113,19 @@ class ToolCallParser:
     def has_calls(self) -> bool:
         return self._num_calls > 0
 
-    def feed(self, text: str) -> list[Piece]:
-        """Return the next pieces of the answer, in order."""
+    def feed(self, text: str, *, last: bool = False) -> list[Piece]:
+        """Return the next pieces in order. last: whether the answer ends, so no text is held."""
         self._new = []
         self._text += text
         next(self._parsing)
+        held = "" if self._is_markup else self._held + self._text
+        if last and (held.strip(SPACE) or not self.has_calls):
+            self._new.append(held)
+        if self._only_calls:
+            self._new = [piece for piece in self._new if isinstance(piece, CallDelta)]
+        if self._one_call:
+            self._new = [piece for piece in self._new if isinstance(piece, str) or not piece.index]
         return self._new
-
-    def end(self) -> str:
-        """Return the text that was held back until the end of the answer."""
-        left = "" if self._is_markup else self._held + self._text
-        return "" if self.has_calls and not left.strip(SPACE) else left
 
     def _parse_marked(self) -> More[NoReturn]:
         """Parse an answer in which a mark precedes each call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -20,7 +20,13 @@ from tandem.contract import entry as tensors
 from tandem.contract.errors import class_of, decoded
 from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
-from tandem.gateway.errors import LOG, STATUS_OF_CLASS, STATUS_OF_CODE, ApiError
+from tandem.gateway.errors import (
+    LOG,
+    STATUS_OF_CLASS,
+    STATUS_OF_CODE,
+    ApiError,
+    gateway_stopped,
+)
 from tandem.gateway.models import ServedModels, served_models
 from tandem.gateway.tasks import offload
 from tandem.gateway.triton.infer_stream import InferStream
@@ -99,7 +105,7 @@ def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
 
 
 class Triton:
-    """A connection to Triton, made inside the event loop that uses it. Raises only ApiErrors.
+    """A connection to Triton, made when it is first used. Raises only ApiErrors.
 
     url: address and port of the gRPC endpoint. If the name has several addresses, all of them are
     used, so they must serve the same models.
@@ -107,9 +113,13 @@ class Triton:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._connection = InferenceServerClient(url, channel_args=CHANNEL)
         self._models: asyncio.Task[ServedModels] | None = None
         self._open: set[InferStream] = set()
+        self._stopped = False
+
+    @cached_property
+    def _connection(self) -> InferenceServerClient:
+        return InferenceServerClient(self._url, channel_args=CHANNEL)  # needs the event loop
 
     async def ready(self) -> bool:
         """Whether the server runs the loop and accepts streams."""
@@ -143,6 +153,8 @@ class Triton:
         self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
     ) -> AsyncGenerator[ResponseChunk, None]:
         """Send a request to the entry that runs the loop. Yield the chunks of its answer."""
+        if self._stopped:
+            raise gateway_stopped()
         stop = _stop_request(model)
         request = {
             **stop,  # the request's id
@@ -166,6 +178,12 @@ class Triton:
             raise ApiError(status, _line(details)) from error
         finally:
             stream.leave().add_done_callback(lambda _: self._open.discard(stream))
+
+    def stop(self) -> None:
+        """End all requests, including later ones, with an error, because the gateway stops."""
+        self._stopped = True
+        for stream in self._open:
+            stream.fail(gateway_stopped())
 
     async def close(self) -> None:
         if self._open:

@@ -54,6 +54,12 @@ class InferStream:
             self._leaving = asyncio.create_task(self._end())
         return self._leaving
 
+    def fail(self, error: Exception) -> None:
+        """Replace the responses that haven't been read yet by an error."""
+        while not self.responses.empty():
+            self.responses.get_nowait()
+        self.responses.put_nowait(error)
+
     async def _end(self) -> None:
         if self._begun:
             self._outbox.put_nowait(self._stop)  # not sent if the answer is complete

@@ -18,7 +18,7 @@ USER = {"role": "user", "content": "hi"}
 def split(chunks, *, begun=False):
     """Return the reasoning and the answer in a text that arrives in chunks."""
     splitter = ReasoningSplitter(begun=begun)
-    found = [*map(splitter.feed, chunks), splitter.end()]
+    found = [*map(splitter.feed, chunks), splitter.feed("", last=True)]
     return "".join(new.reasoning for new in found), "".join(new.content for new in found)
 
 

@@ -171,6 +171,10 @@ async def test_request_fields_reach_the_entry(post, triton):
     assert json.loads(asked["guided_decoding_guide"]) == schema
 
 
+async def test_stream_options_have_no_effect(post):
+    assert (await post(PATH, {"input": "hi", "stream_options": {"any": 1}})).status_code == 200
+
+
 async def test_empty_instructions_are_omitted(post, triton):
     await post(PATH, {"input": "hi", "instructions": ""})
     await post(PATH, {"input": "hi"})

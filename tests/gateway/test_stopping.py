@@ -15,10 +15,8 @@ from live_triton import eventually
 from scripted_triton import FOREVER, HELLO, ScriptedTriton, joined
 
 from tandem.gateway import server
-from tandem.gateway.answers.generation import with_error_event
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
-from tandem.gateway.tasks import RunningRequests
 
 from .conftest import request
 
@@ -58,8 +56,26 @@ def test_shutdown_ends_an_unfinished_answer_with_an_error(app, triton, capfd, *,
         assert response.status == 503
         last = json.loads(body)
     assert last["error"]["code"] == "gateway_stopped"
-    assert triton.left == n
+    assert triton.running == 0
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("hasty")
+def test_shutdown_ends_an_incomplete_request_with_an_error(app, monkeypatch):
+    monkeypatch.setattr(server, "SECONDS_TO_END", 0.1)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: 9\r\n\r\n{"
+    with listen("127.0.0.1", 0) as bound:
+        with (
+            serving(app(), bound),
+            request(bound.getsockname()[1]) as other,
+            socket.create_connection(bound.getsockname(), timeout=SECONDS) as asking,
+        ):
+            asking.sendall(head)
+            assert other.getresponse().status == 200  # the head has been read, too
+            stopped = asking.dup()
+        with stopped, contextlib.closing(stopped.makefile("rb")) as response:
+            assert b" 503 " in response.readline()
+            assert b"gateway_stopped" in response.read()
 
 
 def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
@@ -67,30 +83,12 @@ def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
     with listen("127.0.0.1", 0) as bound, serving(made, bound):
         with request(bound.getsockname()[1]) as asked:
             assert asked.getresponse().status == 200
-        made.state.serving.running_requests.cancel_all()
+        made.state.serving.triton.stop()
         with request(bound.getsockname()[1]) as asked:
             response = asked.getresponse()
             assert json.loads(response.read())["error"]["code"] == "gateway_stopped"
     assert len(triton.asked) == 1
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.anyio
-async def test_a_slow_client_gets_the_shutdown_error_after_pending_events():
-    """The error comes after the events that the client hasn't read yet."""
-    running_requests = RunningRequests()
-
-    async def events():
-        for _ in range(3):
-            yield b"more"
-
-    sent = []
-    async for one in with_error_event(
-        b"first", events(), running_requests, lambda error: error.code
-    ):
-        sent.append(one)
-        running_requests.cancel_all()  # while the client reads the event
-    assert sent == [b"first", "gateway_stopped"]
 
 
 GATEWAY = """
@@ -153,21 +151,6 @@ def test_a_second_interrupt_stops_immediately(tokenizer_folder):
         gateway.send_signal(signal.SIGINT)
         *_, last = events_of(first + response.read())
     assert last["error"]["code"] == "gateway_stopped"
-
-
-@pytest.mark.anyio
-async def test_cancellations_outside_a_shutdown_are_propagated():
-    running_requests = RunningRequests()
-
-    async def work():
-        with running_requests.track():
-            await asyncio.Event().wait()
-
-    working = asyncio.create_task(work())
-    await asyncio.sleep(0)
-    working.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await working
 
 
 class Paused(ScriptedTriton):

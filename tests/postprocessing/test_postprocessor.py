@@ -8,8 +8,7 @@ from tokenizer_kinds import byte_level, write
 
 from tandem.contract import postprocessing as tensors
 from tandem.postprocessing.detokenizer import make_detokenizer
-from tandem.postprocessing.postprocessor import Postprocessor
-from tandem.postprocessing.settings import DetokenizerSettings
+from tandem.postprocessing.postprocessor import DetokenizerSettings, Postprocessor
 from tandem.preprocessing.errors import InputError
 
 HELLO = byte_level().encode("The dog").ids

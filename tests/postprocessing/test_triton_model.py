@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 from tokenizer_kinds import byte_level, write
 
 from tandem.contract.model_parameters import encode
-from tandem.postprocessing.settings import DetokenizerSettings
+from tandem.postprocessing.postprocessor import DetokenizerSettings
 from tandem.postprocessing.triton import PostprocessingModel
 
 SETTINGS = DetokenizerSettings("tokenizer", skip_special_tokens=True)

@@ -34,24 +34,11 @@ def configure(folder, **config):
     return folder
 
 
-def gpt2_folder(folder, **config):
-    folder.mkdir()
-    byte_level().model.save(str(folder))
-    return configure(folder, **config)
-
-
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("make", [byte_level, byte_fallback])
 def test_token_ids_equal_transformers(tmp_path, make, config):
     transformers = pytest.importorskip("transformers")
     folder = write(make(), tmp_path, tokenizer_class="PreTrainedTokenizerFast", **config)
-    assert_same(load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder))
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_token_ids_of_a_gpt2_folder_equal_transformers(tmp_path, config):
-    transformers = pytest.importorskip("transformers")
-    folder = gpt2_folder(tmp_path / "gpt2", tokenizer_class="GPT2Tokenizer", **config)
     assert_same(load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder))
 
 
@@ -61,13 +48,6 @@ def assert_same(ours, theirs):
         assert ours.encode(TEXT, add_special_tokens=special).ids == expected
         text = theirs.decode(expected, skip_special_tokens=special)
         assert ours.decode(expected, skip_special_tokens=special) == text
-
-
-def test_a_bos_token_is_added_only_with_special_tokens(tmp_path):
-    folder = gpt2_folder(tmp_path / "gpt2", bos_token="<s>", add_bos_token=True)
-    tokenizer = load_tokenizer(folder)
-    assert tokenizer.encode("fox").ids == [1, *byte_level().encode("fox").ids]
-    assert tokenizer.encode("fox", add_special_tokens=False).ids == byte_level().encode("fox").ids
 
 
 def test_tokens_named_in_the_config_become_special(plain):
@@ -116,31 +96,6 @@ def test_truncation_and_padding_of_the_file_are_ignored(tmp_path):
     tokenizer.enable_padding(length=50)
     loaded = load_tokenizer(write(tokenizer, tmp_path))
     assert loaded.encode(TEXT).ids == byte_level().encode(TEXT).ids
-
-
-@pytest.mark.parametrize("config", [{}, {"tokenizer_class": "GPT2Tokenizer"}])
-def test_a_gpt2_folder_needs_no_tokenizer_json(tmp_path, config):
-    tokenizer = load_tokenizer(gpt2_folder(tmp_path / "gpt2", **config))
-    ids = tokenizer.encode("naïve 😀 fox").ids
-    assert ids == byte_level().encode("naïve 😀 fox").ids
-    assert tokenizer.decode(ids) == "naïve 😀 fox"
-
-
-def test_the_vocabulary_of_another_model_is_not_read_as_gpt2(tmp_path):
-    folder = gpt2_folder(tmp_path / "qwen", tokenizer_class="Qwen2Tokenizer")
-    with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
-        load_tokenizer(folder)
-
-
-@pytest.mark.parametrize(("kind", "taken"), [("gpt2", True), ("qwen2", False)])
-def test_without_a_tokenizer_class_the_model_type_selects_gpt2(tmp_path, kind, taken):
-    folder = gpt2_folder(tmp_path / kind)
-    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
-    if taken:
-        assert load_tokenizer(folder).encode("fox").ids == byte_level().encode("fox").ids
-        return
-    with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
-        load_tokenizer(folder)
 
 
 def test_the_error_for_a_slow_tokenizer_says_how_to_convert_it(tmp_path):

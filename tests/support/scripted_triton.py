@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from tandem.contract.entry import KINDS
 from tandem.contract.tensor import Tensor
 from tandem.gateway.answers.tokens import ORIGINS
-from tandem.gateway.errors import ApiError
+from tandem.gateway.errors import ApiError, gateway_stopped
 from tandem.gateway.models import LoopFacts, ServedModel, ServedModels, TargetFacts
 from tandem.gateway.triton.backend import Inputs, ResponseChunk
 from tandem.postprocessing.detokenizer import Detokenizer, make_detokenizer
@@ -84,6 +84,7 @@ class ScriptedTriton:
         self.sent = 0
         self.running = 0
         self.left = 0
+        self._stopped = asyncio.Event()
 
     async def ready(self) -> bool:
         return self.is_ready
@@ -91,12 +92,17 @@ class ScriptedTriton:
     async def models(self) -> ServedModels:
         return self.models_served
 
+    def stop(self) -> None:
+        self._stopped.set()
+
     async def close(self) -> None:
         pass
 
     async def generate(
         self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
     ) -> AsyncGenerator[ResponseChunk, None]:
+        if self._stopped.is_set():
+            raise gateway_stopped()
         self.named.append(model)
         self.asked.append(inputs)
         self.extras = list(extras)
@@ -110,7 +116,8 @@ class ScriptedTriton:
                     self.sent += 1
                     yield step
                 else:
-                    await asyncio.Event().wait()
+                    await self._stopped.wait()
+                    raise gateway_stopped()
         except (asyncio.CancelledError, GeneratorExit):
             self.left += 1
             raise

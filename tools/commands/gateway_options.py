@@ -13,7 +13,7 @@ from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.triton.server import EVERY_ADDRESS, LOOPBACK
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
 PORT = 8080
 KEY_VARIABLE = "TANDEM_API_KEY"
@@ -35,7 +35,7 @@ def add_access(parser: Options) -> None:
     )
 
 
-def application(settings: GatewaySettings) -> FastAPI:
+def application(settings: GatewaySettings) -> Starlette:
     """Return the gateway; raise TandemError or OSError if it can't load its files."""
     from tandem.gateway.app import create_app  # noqa: PLC0415  an extra
     from tandem.gateway.chat_template import ChatTemplateError  # noqa: PLC0415  an extra

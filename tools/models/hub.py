@@ -26,7 +26,7 @@ from tandem.tools.models.weights import (
 from tandem.tools.profiles.checkpoint import WEIGHTS, read_config
 
 ID = re.compile(r"(?P<id>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>\S+))?")
-SMALL = ("*.json", "*.jinja", "merges.txt")
+SMALL = ("*.json", "*.jinja")
 SAFETENSORS = WEIGHTS[0]
 LOG_IN = "hf auth login, or HF_TOKEN=..."
 

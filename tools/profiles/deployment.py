@@ -18,8 +18,8 @@ from tandem.bls.settings import (
     ForwarderSettings,
     LoopSettings,
 )
-from tandem.postprocessing.settings import DetokenizerSettings
-from tandem.preprocessing.settings import TokenizerSettings
+from tandem.postprocessing.postprocessor import DetokenizerSettings
+from tandem.preprocessing.preprocessor import TokenizerSettings
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import checks, vocabulary
 from tandem.tools.profiles.checkpoint import TokenizerFolder

@@ -46,9 +46,6 @@ TOKENIZER_FILES = (
     "tokenizer_config.json",
     "chat_template.jinja",  # for a gateway that reads this folder
     "special_tokens_map.json",
-    "vocab.json",  # GPT-2 has this, merges.txt and config.json instead of tokenizer.json
-    "merges.txt",
-    "config.json",
 )
 MORE_TEMPLATES = "additional_chat_templates"  # templates for special uses, such as tools
 

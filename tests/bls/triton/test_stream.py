@@ -20,8 +20,7 @@ from tandem.contract.model_parameters import encode
 from tandem.postprocessing.detokenizer import make_detokenizer
 from tandem.postprocessing.postprocessor import Postprocessor
 from tandem.preprocessing.errors import InputError
-from tandem.preprocessing.preprocessor import Preprocessor
-from tandem.preprocessing.settings import TokenizerSettings
+from tandem.preprocessing.preprocessor import Preprocessor, TokenizerSettings
 
 KIND = byte_level()
 MAX_TOKENS = 512

@@ -95,7 +95,7 @@ def written(known, *calls):
 
 def parsed(known, text, tools=TOOLS):
     parser = ToolCallParser(known, [tool.function.name for tool in tools])
-    pieces = [*parser.feed(text), parser.end()]
+    pieces = parser.feed(text, last=True)
     content = "".join(piece for piece in pieces if isinstance(piece, str))
     return content, [(p.name, p.arguments) for p in pieces if not isinstance(p, str)]
 

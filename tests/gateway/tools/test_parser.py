@@ -19,7 +19,7 @@ def parsed(known, *chunks):
     """Return the content and the calls, as [name, arguments], of an answer in chunks."""
     parser = ToolCallParser(known, NAMES)
     content, calls = "", []
-    for piece in [*chain.from_iterable(map(parser.feed, chunks)), parser.end()]:
+    for piece in [*chain.from_iterable(map(parser.feed, chunks)), *parser.feed("", last=True)]:
         if isinstance(piece, str):
             content += piece
             continue

@@ -8,6 +8,7 @@ import pytest
 from triton_service import INPUTS, Service, connected, response
 
 from tandem.contract import entry
+from tandem.gateway.errors import ApiError
 from tandem.gateway.triton import infer_stream
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
@@ -110,6 +111,37 @@ async def test_closing_the_connection_ends_a_request_that_is_being_read():
         await asyncio.gather(reading, return_exceptions=True)
     assert len(service.stops) == 1
     assert not service.cancelled
+
+
+async def test_requests_get_an_error_when_the_gateway_stops():
+    service = Service()
+    service.ModelStreamInfer = service.wait
+    async with connected(service) as triton:
+        chunks = triton.generate("bls_stream", INPUTS)
+        await anext(chunks)
+        triton.stop()
+        for running_or_new in (chunks, triton.generate("bls_stream", INPUTS)):
+            with pytest.raises(ApiError) as failed, anyio.fail_after(20):
+                await anext(running_or_new)
+            assert failed.value.code == "gateway_stopped"
+        with anyio.fail_after(20):
+            await service.ended.wait()
+    assert len(service.requests) == len(service.stops) == 1
+    assert not service.cancelled
+
+
+async def test_a_slow_client_gets_the_shutdown_error_instead_of_unread_chunks():
+    service = Service()
+    async with connected(service) as triton:
+        chunks = triton.generate("bls_stream", INPUTS)
+        await anext(chunks)
+        (stream,) = triton._open
+        with anyio.fail_after(20):
+            while stream.responses.empty():
+                await asyncio.sleep(0.01)
+        triton.stop()
+        with pytest.raises(ApiError, match="shutting down"):
+            await anext(chunks)
 
 
 async def test_a_complete_answer_is_not_stopped():
