@@ -10,7 +10,6 @@ forward pass.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,57 +20,11 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from tandem.engines.constraints import Bans, TokenMasks
 from tandem.engines.request import EngineRequest
+from tandem.engines.vllm.call import VllmCall
 from tandem.sampling.warping import log_softmax, warp
 
 DRAFT_PROBS = "tandem_draft_probs"  # key in SamplingParams.extra_args
-
-
-@dataclass(eq=False)
-class ScheduledCall:
-    """A call as the scheduler sees it.
-
-    computed_tokens: number of tokens that went through the model. draft_tokens, accepted_tokens:
-    totals over all drafts that vLLM verified. cached_tokens: number of tokens whose keys and values
-    came from the cache.
-    """
-
-    request: EngineRequest
-    vocab_size: int
-    computed_tokens: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    cached_tokens: int = 0
-    first_scheduled_time_ns: int = 0
-    bans: Bans = field(init=False)
-    masks: TokenMasks = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.bans = Bans(self.request, self.vocab_size)
-        self.masks = TokenMasks(self.request, self.vocab_size)
-
-    @property
-    def verifies(self) -> bool:
-        return len(self.request.draft_ids) > 0
-
-    @property
-    def constrained(self) -> bool:
-        return bool(self.bans) or bool(self.masks)
-
-    def allowed(self, text: list[int], draft: list[int]) -> NDArray[np.int32]:
-        """Return the tokens allowed after `text` and each prefix of the draft, as token masks."""
-        whole = np.array(text + draft, np.int32)
-        rows = np.empty((len(draft) + 1, -(-self.vocab_size // 32)), "<i4")
-        octets = rows.view(np.uint8)
-        octets[:] = 0xFF
-        for row, length in zip(octets, range(len(text), len(whole) + 1), strict=True):
-            if self.masks:
-                row[:] = self.masks.octets(length)
-            if self.bans:
-                banned = self.bans.after(whole[:length])
-                np.bitwise_and.at(row, banned // 8, ~(1 << banned % 8).astype(np.uint8))
-        return rows
 
 
 class DraftScheduler(Scheduler):  # type: ignore[misc]
@@ -87,7 +40,7 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.calls: dict[str, ScheduledCall] = {}
+        self.calls: dict[str, VllmCall] = {}
         self.steps = 0
         speculation = self.vllm_config.speculative_config
         self._drafts_itself = speculation is not None and speculation.method != "custom_class"
