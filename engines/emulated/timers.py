@@ -29,22 +29,19 @@ class Timer(Protocol):
 
 
 class WallTimer:
-    """Real time, kept by one thread to within tens of microseconds on an idle machine.
+    """Real time, kept by one thread to about 0.1 ms on an idle machine.
 
-    A sleeping thread wakes up about 0.1 ms late, especially in a virtual machine. So this thread
-    wakes up earlier: by the median of that delay, which it estimates, plus the usual duration of an
-    action. Spinning would be more exact, but would take cores from other processes.
+    A sleeping thread wakes up about 0.1 ms late, especially in a virtual machine, and an action
+    takes about as long. So this thread wakes up earlier. Spinning would be more exact, but would
+    take cores from other processes.
     """
 
-    _ACTION_NS = 100_000
-    _MOST_NS = 300_000  # longer delays are stalls of the machine; waking earlier wouldn't help
-    _STEP_NS = 5_000
+    _EARLY_NS = 150_000
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._events: list[tuple[int, int, Action]] = []
         self._order = itertools.count()  # orders events with equal times
-        self._late_ns = 100_000
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="emulated-steps", daemon=True)
         self._thread.start()
@@ -72,32 +69,20 @@ class WallTimer:
 
     def _run(self) -> None:
         _sleep_precisely()
-        while True:
-            with self._changed:
-                while not self._closing and not self._near():
-                    self._sleep()
-                if self._closing:
-                    return
-                _, _, action = heapq.heappop(self._events)
+        while (action := self._next()) is not None:
             action()
 
-    def _near(self) -> bool:
-        return bool(self._events) and self._events[0][0] - self.now_ns() <= self._ACTION_NS
-
-    def _sleep(self) -> None:
-        """Sleep until just before the next event, or until an earlier event is added.
-
-        After a full sleep, update the estimate of how late a sleeping thread wakes up.
-        """
-        if not self._events:
-            self._changed.wait()
-            return
-        wake_ns = self._events[0][0] - self._ACTION_NS
-        sleep_ns = wake_ns - self._late_ns - self.now_ns()
-        if not self._changed.wait(max(0, sleep_ns) / 1e9) and sleep_ns > 0:
-            # Fixed-size steps up or down converge to the median.
-            step_ns = self._STEP_NS if self.now_ns() > wake_ns else -self._STEP_NS
-            self._late_ns = min(self._MOST_NS, max(0, self._late_ns + step_ns))
+    def _next(self) -> Action | None:
+        """Wait until the next event is due, and remove it. Return None if the timer is closed."""
+        with self._changed:
+            while not self._closing:
+                left_ns = None
+                if self._events:
+                    left_ns = self._events[0][0] - self._EARLY_NS - self.now_ns()
+                    if left_ns <= 0:
+                        return heapq.heappop(self._events)[2]
+                self._changed.wait(left_ns and left_ns / 1e9)
+            return None
 
 
 def _sleep_precisely() -> None:
