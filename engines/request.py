@@ -157,7 +157,6 @@ class EngineResponse(NamedTuple):
 
     error, code: if set, the call ends with this one-line error of this kind.
     log_probs: [len(tokens)], log-softmax of the model's logits, before any processing.
-    cum_log_prob: sum of log_probs since the call began.
     top_log_probs: alternatives at the positions of the tokens.
     prompt_log_probs: [len(input_ids)], on the first answer, with prompt_top_log_probs. The first
         token's row is zeros, because no token precedes it.
@@ -168,16 +167,13 @@ class EngineResponse(NamedTuple):
 
     tokens: tuple[int, ...] = ()
     final: bool = True
-    first: bool = True
     error: str | None = None
     code: ErrorCode = "INTERNAL"
     log_probs: Floats | None = None
-    cum_log_prob: float = 0.0
     top_log_probs: LikeliestTokens | None = None
     prompt_log_probs: Floats | None = None
     prompt_top_log_probs: LikeliestTokens | None = None
     context_logits: Floats | None = None
     generation_logits: Floats | None = None
-    num_output_tokens: int = 0  # in the whole call so far
     usage: CallUsage = CallUsage()
     branches: Branches | None = None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tandem.contract import engine as tensors
 from tandem.contract.errors import ErrorCode, coded
 from tandem.engines.decoding import count, decode, flag
-from tandem.engines.encoding import encode
+from tandem.engines.encoding import Sent, encode
 from tandem.engines.engine import Engine
 from tandem.engines.errors import EngineError, RequestError, ResponseError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
@@ -134,7 +134,8 @@ class _Call:
 
     def __init__(self, request: Any, writer: SharedLogitsWriter, *, decoupled: bool) -> None:
         self.request = EngineRequest("", NO_IDS, max_new_tokens=0)
-        self._wanted: list[str] = request.requested_output_names()
+        self._wanted = frozenset(request.requested_output_names())
+        self._sent = Sent()
         self._sender = request.get_response_sender()
         self._logits_writer = writer
         self._returns = not decoupled
@@ -151,7 +152,7 @@ class _Call:
             self.fail(answer.error, answer.code)
             return
         try:
-            arrays = dict(encode(self.request, answer, self._wanted))
+            arrays = encode(self.request, answer, self._wanted, self._sent)
             logits = answer.generation_logits
             if tensors.SHARED_LOGITS_HANDLE in self._wanted and logits is not None and len(logits):
                 arrays[tensors.SHARED_LOGITS_HANDLE] = self._logits_writer.write(logits)[None]

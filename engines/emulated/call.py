@@ -55,7 +55,6 @@ class EmulatedCall:
         self._ids: list[int] = []
         self._joint_probability = 1.0  # product of the probabilities of the generated tokens
         self._unsent: list[Token] = []
-        self._cum_log_prob = 0.0
         self._logits: Floats | None = None
         self._clocks_apart_ns = usage.first_scheduled_time_ns - begin_ns
         self._begin_ns = begin_ns
@@ -130,16 +129,12 @@ class EmulatedCall:
             # `FLOOR` for tokens that only a mask allowed
             values = [math.log(t.probability) if t.probability else FLOOR for t in tokens]
             log_probs = np.array(values, np.float32)
-            self._cum_log_prob += float(log_probs.sum())
         self._deliver(
             EngineResponse(
                 tokens=tuple(token.id for token in tokens),
                 final=self.over,
-                first=len(self._ids) == len(tokens),
                 log_probs=log_probs,
-                cum_log_prob=self._cum_log_prob,
                 generation_logits=None if self._logits is None else self._logits[: len(tokens)],
-                num_output_tokens=len(self._ids),
                 usage=self._used(),
             )
         )

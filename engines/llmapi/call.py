@@ -40,7 +40,6 @@ class LlmapiCall:
         self._log_probs: list[float] = []
         self._read = 0  # number of tokens read from the completion
         self._answered = 0
-        self._first_answer = True
         self._aborted = False
 
     @property
@@ -85,14 +84,10 @@ class LlmapiCall:
             EngineResponse(
                 tokens=tuple(self._tokens[start:]),
                 final=final,
-                first=self._first_answer,
                 log_probs=log_probs,
-                cum_log_prob=sum(self._log_probs),
-                num_output_tokens=len(self._tokens),
                 usage=self.usage,
             )
         )
-        self._first_answer = False
 
     def fail(self, message: str, code: ErrorCode = "INTERNAL") -> None:
         self._send(EngineResponse(error=message, code=code, usage=self.usage))

@@ -55,7 +55,6 @@ class TorchSequence:
         self._generation_logits: list[torch.Tensor] = []
         self._context_logits: list[torch.Tensor] = []
         self._answered = 0
-        self._first_answer = True
         self._computed = 0
         self._joint_probability = 1.0  # product of the probabilities of the generated tokens
         self._drafted = 0
@@ -158,25 +157,21 @@ class TorchSequence:
         request = self.request
         log_probs, top = self._log_probs.take() if request.return_log_probs else (None, None)
         prompt, prompt_top = None, None
-        if request.return_prompt_log_probs and self._first_answer:
+        if request.return_prompt_log_probs and not start:
             prompt, prompt_top = self._prompt_log_probs.take()
         self._send(
             EngineResponse(
                 tokens=tuple(self._generated[start:]),
                 final=final,
-                first=self._first_answer,
                 log_probs=log_probs,
-                cum_log_prob=self._log_probs.total,
                 top_log_probs=top,
                 prompt_log_probs=prompt,
                 prompt_top_log_probs=prompt_top,
-                context_logits=_taken(self._context_logits) if self._first_answer else None,
+                context_logits=_taken(self._context_logits),
                 generation_logits=_taken(self._generation_logits),
-                num_output_tokens=len(self._generated),
                 usage=self._usage(),
             )
         )
-        self._first_answer = False
 
     def fail(self, message: str, code: ErrorCode) -> None:
         self._send(EngineResponse(error=message, code=code, usage=self._usage()))

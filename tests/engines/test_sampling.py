@@ -85,7 +85,6 @@ def test_log_probs_ignore_sampling_parameters(llama, reference):
     rows = logits.log_softmax(-1)[len(ids) - 1 : -1]
     want = rows[range(8), outcome.tokens]
     np.testing.assert_allclose(outcome.last.log_probs, want, atol=1e-4)
-    assert outcome.last.cum_log_prob == pytest.approx(float(want.sum()), abs=1e-3)
 
 
 @pytest.mark.parametrize("drafts", [0, 4])

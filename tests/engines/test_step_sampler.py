@@ -61,7 +61,6 @@ def assert_alike(got, want) -> None:
     for one, other in zip(got, want, strict=True):
         assert one.error == other.error
         assert one.last.usage.accepted_tokens == other.last.usage.accepted_tokens
-        assert one.last.cum_log_prob == pytest.approx(other.last.cum_log_prob, abs=1e-3)
         for ours, theirs in zip(numbers(one.last), numbers(other.last), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-3)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tandem.contract import engine as tensors
 from tandem.engines.decoding import decode
-from tandem.engines.encoding import encode
+from tandem.engines.encoding import Sent, encode
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.load import excludes_input
 from tandem.engines.request import (
@@ -59,14 +59,14 @@ def test_branches_have_a_batch_dimension():
     outcomes, ids = np.array([[0, 7], [2, 8]], np.int32), np.array([[4, 5], [6, 0]], np.int32)
     branches = Branches(outcomes, ids, np.array([2, 1], np.int32), None)
     wanted = ["branch_outcomes", "branch_ids", "branch_lengths", "branch_log_probs", "output_ids"]
-    answer = dict(encode(request(), EngineResponse(branches=branches), wanted))
+    answer = encode(request(), EngineResponse(branches=branches), wanted, Sent())
     assert {name: array.shape for name, array in answer.items()} == {
         "branch_outcomes": (1, 2, 2),
         "branch_ids": (1, 2, 2),
         "branch_lengths": (1, 2),
         "output_ids": (1, 1, 0),
     }
-    plain = dict(encode(request(), EngineResponse(tokens=(3,)), wanted))
+    plain = encode(request(), EngineResponse(tokens=(3,)), wanted, Sent())
     assert list(plain) == ["output_ids"]
 
 
@@ -259,13 +259,11 @@ def test_a_response_is_encoded_as_tensors():
     answer = EngineResponse(
         tokens=(8, 9),
         log_probs=np.array([-0.5, -1.5], np.float32),
-        cum_log_prob=-2.0,
         context_logits=np.zeros((3, 11), np.float32),
         generation_logits=np.zeros((2, 11), np.float32),
-        num_output_tokens=2,
         usage=CallUsage(reused_blocks=3, new_blocks=2, draft_tokens=4, accepted_tokens=1),
     )
-    got = dict(encode(call, answer, [str(tensor) for tensor in tensors.NVIDIA_OUTPUTS]))
+    got = encode(call, answer, [str(tensor) for tensor in tensors.NVIDIA_OUTPUTS], Sent())
     for tensor in tensors.NVIDIA_OUTPUTS:
         if tensor in got:
             assert got[tensor].dtype == NUMPY[tensor.dtype], tensor
@@ -290,7 +288,7 @@ def test_top_log_probs_and_prompt_log_probs_are_encoded_as_tensors():
         prompt_log_probs=np.float32([0, -1]),
         prompt_top_log_probs=top,
     )
-    got = dict(encode(request(), answer, list(map(str, tensors.OUTPUTS))))
+    got = encode(request(), answer, list(map(str, tensors.OUTPUTS)), Sent())
     assert got["output_top_ids"].tolist() == [[[[8, 7], [9, 7]]]]
     assert got["output_top_log_probs"].tolist() == [[[[-0.5, -1], [-1.5, -2]]]]
     assert got["prompt_log_probs"].tolist() == [[[0, -1]]]
@@ -303,10 +301,18 @@ def test_too_many_alternatives_are_rejected():
 
 
 def test_the_context_is_prepended_to_the_first_response_if_not_excluded():
-    call = request(exclude_input_in_output=False)
-    first = EngineResponse(tokens=(8,))
-    wanted = ["output_ids", "sequence_length"]
-    assert dict(encode(call, first, wanted))["output_ids"].tolist() == [[[3, 4, 5, 8]]]
-    assert dict(encode(call, first, wanted))["sequence_length"].tolist() == [[4]]
-    later = first._replace(first=False)
-    assert dict(encode(call, later, wanted))["output_ids"].tolist() == [[[8]]]
+    call, sent = request(exclude_input_in_output=False), Sent()
+    first = encode(call, EngineResponse(tokens=(8,)), tensors.NVIDIA_OUTPUTS, sent)
+    assert first["output_ids"].tolist() == [[[3, 4, 5, 8]]]
+    assert first["sequence_length"].tolist() == [[4]]
+    later = encode(call, EngineResponse(tokens=(9,)), tensors.NVIDIA_OUTPUTS, sent)
+    assert later["output_ids"].tolist() == [[[9]]]
+
+
+def test_totals_include_earlier_responses():
+    call, sent = request(return_num_output_tokens=True), Sent()
+    answer = EngineResponse(tokens=(8, 9), log_probs=np.float32([-0.5, -1.5]))
+    for count in (1, 2):
+        got = encode(call, answer, tensors.NVIDIA_OUTPUTS, sent)
+        assert got["num_output_tokens"] == 2 * count
+        assert got["cum_log_probs"].tolist() == [[-2.0 * count]]
