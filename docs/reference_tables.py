@@ -24,8 +24,8 @@ from tandem.bls.metrics import names as loop_metrics
 from tandem.contract import entry
 from tandem.engines import metric_names as engine_metrics
 from tandem.gateway.metrics import GatewayMetrics
+from tandem.gateway.protocol import anthropic_requests as _anthropic  # noqa: F401 for its models
 from tandem.gateway.protocol import fields as body_fields
-from tandem.gateway.protocol import message_requests as _messages  # noqa: F401 for its models
 from tandem.gateway.protocol import requests
 from tandem.gateway.protocol import response_requests as _responses  # noqa: F401 for its models
 from tandem.tools.commands.command_line import parser_of

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tandem.gateway.answers.adapted_writer import AdaptedWriter
+from tandem.gateway.answers.anthropic_writer import AnthropicWriter
 from tandem.gateway.answers.generation import counted, generate, written
-from tandem.gateway.answers.message_writer import MessageWriter
 from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.answers.response_writer import ResponseWriter
 from tandem.gateway.answers.state import AnswerState, EncodedPrompt
@@ -25,9 +25,9 @@ from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from tandem.gateway.models import ServedModels
 from tandem.gateway.protocol.adapted import AdaptedRequest
+from tandem.gateway.protocol.anthropic_requests import AnthropicRequest, CountRequest
 from tandem.gateway.protocol.body import read_body
 from tandem.gateway.protocol.fields import MAX_CHOICES
-from tandem.gateway.protocol.message_requests import CountRequest, MessageRequest
 from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -60,7 +60,7 @@ class Serving:
         return await self._adapted(ResponseRequest, ResponseWriter, http)
 
     async def messages(self, http: Request) -> Response:
-        return await self._adapted(MessageRequest, MessageWriter, http)
+        return await self._adapted(AnthropicRequest, AnthropicWriter, http)
 
     async def _adapted(
         self, kind: type[AdaptedRequest], writer: type[AdaptedWriter[Any]], http: Request

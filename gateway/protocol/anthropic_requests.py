@@ -240,7 +240,7 @@ class CountRequest(AdaptedRequest):
         }
 
 
-class MessageRequest(CountRequest):
+class AnthropicRequest(CountRequest):
     """A body of /v1/messages."""
 
     max_tokens: Count

@@ -9,7 +9,7 @@ from pydantic_core import from_json
 from tandem.gateway.answers.adapted_writer import AdaptedWriter, AnswerPart, parsed
 from tandem.gateway.answers.writer import Object
 from tandem.gateway.errors import ApiError
-from tandem.gateway.protocol.message_requests import MessageRequest
+from tandem.gateway.protocol.anthropic_requests import AnthropicRequest
 
 STOP_REASONS = {None: None, "stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 # Type and field of a delta, by kind of part.
@@ -20,7 +20,7 @@ DELTAS = {
 }
 
 
-class MessageWriter(AdaptedWriter[MessageRequest]):
+class AnthropicWriter(AdaptedWriter[AnthropicRequest]):
     """Writes a message that consists of blocks. Each part of the answer is a block."""
 
     prefix = "msg_"
