@@ -1,6 +1,6 @@
 """Measure the torch engine on a GPU, on the demo pair in the shapes of large models.
 
-    python -m benchmarks.gpu --engine-only
+    python -m benchmarks.gpu --engine-only --minutes 4
     python -m benchmarks.gpu --like llama-3.1-8b 32b --output figures.jsonl
     python -m benchmarks.gpu --like small-target --draft small-draft --device cpu
 
@@ -13,8 +13,8 @@ stay the same.
 - Served by Triton: each drafter, acceptance by logits compared with ids, and concurrent requests
   with one or more loop processes. Every output is compared with the baseline's.
 
-Results are written immediately, so an interrupted run keeps them. The exit status is 1 if a
-measurement fails or an output of the engines alone is wrong.
+Results are written immediately. Measurements that don't fit into --minutes are listed as left out.
+The exit status is 1 if a measurement fails or an output of the engines alone is wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import torch
 from transformers import LlamaConfig
 
 from benchmarks.gpu import engine_alone
-from benchmarks.gpu.figures import FigureLog
+from benchmarks.gpu.figures import FigureLog, TimeBudget
 from benchmarks.gpu.served import measure_served
 from benchmarks.inflated.checkpoint import dtype_kept, load_inflated, write_folder
 from benchmarks.inflated.shapes import SHAPES
@@ -48,16 +48,18 @@ MS = 1e3
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     figures = FigureLog(options.output)
-    figures.head(device_of(options.device), paged=not options.contiguous)
+    budget = TimeBudget(figures, 60 * options.minutes)
+    figures.head(device_of(options.device), minutes=options.minutes, paged=not options.contiguous)
     texts = expected_texts(options.prompts, options.tokens)
-    for shape in options.like:
+    for i, shape in enumerate(options.like):
+        part = budget.part(1 / (len(options.like) - i))
         figures.add("pair", target=shape, draft=options.draft)
-        figures.run(shape, partial(_measure_pair, figures, shape, texts, options))
+        part.run("pair", shape, partial(_measure_pair, part, shape, texts, options))
     return int(figures.num_failed > 0)
 
 
 def _measure_pair(
-    figures: FigureLog, shape: str, texts: list[Expected], options: argparse.Namespace
+    budget: TimeBudget, shape: str, texts: list[Expected], options: argparse.Namespace
 ) -> None:
     """Measure the draft and a target of this shape: the engines alone, then served by Triton."""
     with tempfile.TemporaryDirectory() as folder:
@@ -65,15 +67,17 @@ def _measure_pair(
             role: _settings(role, own, Path(folder), options)
             for role, own in (("target", shape), ("draft", options.draft))
         }
-        figures.run("engines", lambda: _measure_alone(figures, settings, texts, options))
+        alone = budget if options.engine_only else budget.part(0.4)
+        alone.run("engines", "engines", lambda: _measure_alone(alone, settings, texts, options))
         _give_back(device_of(options.device))
         if not options.engine_only:
-            figures.run("Triton", lambda: measure_served(figures, settings, texts, options))
+            budget.run("served", "Triton", lambda: measure_served(budget, settings, texts, options))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--engine-only", action="store_true", help="without Triton")
+    parser.add_argument("--minutes", type=float, default=8.5, help="for all measurements")
     parser.add_argument(
         "--like", choices=SHAPES, nargs="+", default=["llama-3.1-8b"], help="of the target"
     )
@@ -105,13 +109,13 @@ def _settings(role: str, shape: str, folder: Path, options: argparse.Namespace) 
 
 
 def _measure_alone(
-    figures: FigureLog,
+    budget: TimeBudget,
     settings: dict[str, TorchSettings],
     texts: list[Expected],
     options: argparse.Namespace,
 ) -> None:
     """Measure the engines in this process, then free their memory."""
-    device = device_of(options.device)
+    figures, device = budget.figures, device_of(options.device)
     rate = engine_alone.copy_bytes_a_second(device)
     figures.add("copy within the device", gigabytes_a_second=rate / 1e9)
     with ExitStack() as stack:
@@ -126,17 +130,17 @@ def _measure_alone(
                 turns=options.turns,
                 read_ms=MS * _bytes(settings[role]) / rate,
             )
-            figures.run(f"{role} steps", steps)
+            budget.run("steps", f"{role} steps", steps)
         for length in engine_alone.DRAFT_LENGTHS:
             loop = partial(
                 engine_alone.measure_texts, figures, engines, settings["target"], texts, length
             )
-            figures.run(engine_alone.loop_name(length), loop)
+            budget.run("texts", engine_alone.loop_name(length), loop)
     del engines, engine, steps, loop
     _give_back(device)
     if not options.no_transformers:
         plain = partial(engine_alone.measure_transformers, figures, settings, texts)
-        figures.run("transformers", plain)
+        budget.run("transformers", "transformers", plain)
 
 
 def _give_back(device: torch.device) -> None:

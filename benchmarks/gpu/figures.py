@@ -1,4 +1,4 @@
-"""Logs results immediately, and continues after a failed measurement."""
+"""Logs results immediately, and limits the duration of a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import platform
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,15 +38,11 @@ class FigureLog:
             **facts,
         )
 
-    def run(self, name: str, measure: Callable[[], object]) -> None:
-        """Run a measurement. If it fails, record its error."""
-        try:
-            measure()
-        except Exception as error:
-            log.exception("%s failed", name)
-            self.num_failed += 1
-            line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            self.add(f"failed: {name}", error=line)
+    def fail(self, name: str, error: Exception) -> None:
+        """Record the error of a measurement."""
+        self.num_failed += 1
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        self.add(f"failed: {name}", error=line)
 
     def add(self, name: str, **figures: object) -> None:
         """Record results under a name."""
@@ -55,3 +52,41 @@ class FigureLog:
         if self._file:
             with self._file.open("a") as file:
                 file.write(json.dumps({"name": name, **figures}, default=str) + "\n")
+
+
+class TimeBudget:
+    """Runs measurements until the time is used up, and continues after a failed measurement.
+
+    Skips a measurement if it would exceed the budget, estimated by the longest measurement of the
+    same kind.
+    """
+
+    def __init__(
+        self, figures: FigureLog, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.figures = figures
+        self._clock = clock
+        self._end = clock() + seconds
+        self._longest: dict[str, float] = {}
+
+    @property
+    def left(self) -> float:
+        """Seconds left in the budget."""
+        return self._end - self._clock()
+
+    def part(self, fraction: float) -> TimeBudget:
+        """Return a new budget with a fraction of the time left in this one."""
+        return TimeBudget(self.figures, fraction * self.left, self._clock)
+
+    def run(self, kind: str, name: str, measure: Callable[[], object]) -> None:
+        """Run a measurement if it is expected to fit into the budget."""
+        if self.left <= self._longest.get(kind, 0.0):
+            self.figures.add(f"left out: {name}", seconds_left=self.left)
+            return
+        began = self._clock()
+        try:
+            measure()
+        except Exception as error:
+            log.exception("%s failed", name)
+            self.figures.fail(name, error)
+        self._longest[kind] = max(self._longest.get(kind, 0.0), self._clock() - began)

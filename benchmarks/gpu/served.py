@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.gpu.figures import FigureLog
+from benchmarks.gpu.figures import FigureLog, TimeBudget
 from benchmarks.inflated.checkpoint import plant
 from benchmarks.inflated.texts import Expected
 from benchmarks.servers import entry_of, serving_loops
@@ -55,7 +55,7 @@ _KEPT = (
 
 
 def measure_served(
-    figures: FigureLog,
+    budget: TimeBudget,
     settings: dict[str, TorchSettings],
     texts: Sequence[Expected],
     options: argparse.Namespace,
@@ -70,8 +70,8 @@ def measure_served(
         profile = read_profile(path)
         began = time.perf_counter()
         server = stack.enter_context(serving_loops(profile, options.instances, plant))
-        figures.add("Triton has started", seconds=time.perf_counter() - began)
-        measure = partial(_measure, figures, server.grpc_url)
+        budget.figures.add("Triton has started", seconds=time.perf_counter() - began)
+        measure = partial(_measure, budget.figures, server.grpc_url)
         single = LoadPlan(
             scenarios=[Scenario("demo", [{tensors.INPUT_IDS: list(t.prompt)} for t in texts])],
             variants=VARIANTS,
@@ -82,7 +82,7 @@ def measure_served(
             more={tensors.END_ID: -1},  # min_tokens would add work per step
             prompts_each=1,
         )
-        figures.run("Triton", partial(measure, options.instances[0], single))
+        budget.run("drafters", "Triton", partial(measure, options.instances[0], single))
         sampled = replace(
             single,
             variants=ACCEPTANCE_VARIANTS,
@@ -90,12 +90,12 @@ def measure_served(
             more={tensors.END_ID: -1, tensors.TEMPERATURE: 0.8},
         )
         logits = partial(measure, options.instances[0], sampled, ", sampled")
-        figures.run("Triton, sampled", logits)
+        budget.run("logits", "Triton, sampled", logits)
         for concurrency, number in product(options.at_once, options.instances):
             name = f", {concurrency} at once, {number} loops"
             plan = replace(single, variants=CONCURRENT_VARIANTS, concurrencies=[concurrency])
             concurrent = partial(measure, number, plan, name)
-            figures.run(f"Triton{name}", concurrent)
+            budget.run(f"{concurrency} at once", f"Triton{name}", concurrent)
 
 
 def _measure(

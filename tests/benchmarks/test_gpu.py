@@ -1,11 +1,11 @@
-"""The GPU benchmark writes results immediately, and compares outputs."""
+"""The GPU benchmark writes results immediately, compares outputs, and respects its time budget."""
 
 import json
 
 import pytest
 import torch
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.figures import FigureLog
+from benchmarks.gpu.figures import FigureLog, TimeBudget
 from benchmarks.inflated.texts import compared, demo_settings, expected_texts
 
 
@@ -71,16 +71,55 @@ def test_engines_are_measured_alone_and_in_triton_and_every_output_is_checked(tm
     assert {found["differ_from_none"] for found in greedy} == {0}
 
 
-def test_other_measurements_continue_after_a_failure(tmp_path, caplog):
-    file = tmp_path / "figures.jsonl"
-    figures = FigureLog(file)
+def test_skipped_measurements_are_listed_in_the_figures(tmp_path):
+    status, figures = run(tmp_path, "--minutes", "0")
+    assert list(figures) == ["machine", "pair", "left out: small-target"]
+    assert status == 0
+
+
+@pytest.fixture
+def figures(tmp_path):
+    return FigureLog(tmp_path / "figures.jsonl")
+
+
+def names(tmp_path) -> list[str]:
+    return [json.loads(x)["name"] for x in (tmp_path / "figures.jsonl").read_text().splitlines()]
+
+
+def test_a_measurement_that_would_exceed_the_time_budget_is_skipped(tmp_path, figures):
+    now, done = [100.0], []
+    budget = TimeBudget(figures, 10, lambda: now[0])
+
+    def measure(name, seconds):
+        now[0] += seconds
+        done.append(name)
+
+    budget.run("long", "one", lambda: measure("one", 4))
+    budget.run("long", "two", lambda: measure("two", 3))
+    budget.run("long", "three", lambda: measure("three", 1))  # expected to take 4 s; 3 s are left
+    budget.run("short", "four", lambda: measure("four", 3))
+    budget.run("short", "five", lambda: measure("five", 0))
+    assert done == ["one", "two", "four"]
+    assert names(tmp_path) == ["left out: three", "left out: five"]
+
+
+def test_a_part_of_a_time_budget_ends_before_the_whole(figures):
+    now = [100.0]
+    budget = TimeBudget(figures, 10, lambda: now[0])
+    now[0] += 2
+    part = budget.part(0.25)
+    now[0] += 2
+    assert (part.left, budget.left) == (0, 6)
+
+
+def test_other_measurements_continue_after_a_failure(tmp_path, figures, caplog):
+    budget = TimeBudget(figures, 10)
 
     def fail():
         raise ValueError("no such kernel\nand more")
 
-    figures.run("graphs", fail)
-    figures.run("steps", lambda: figures.add("steps", ms=1.0))
-    names = [json.loads(line)["name"] for line in file.read_text().splitlines()]
-    assert names == ["failed: graphs", "steps"]
+    budget.run("a", "graphs", fail)
+    budget.run("a", "steps", lambda: figures.add("steps", ms=1.0))
+    assert names(tmp_path) == ["failed: graphs", "steps"]
     assert figures.num_failed == 1
     assert "no such kernel" in caplog.text
