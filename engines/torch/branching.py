@@ -154,10 +154,7 @@ class BranchingSequence(TorchSequence):
     def _choose(self, scores: torch.Tensor) -> list[int]:
         """Return a token per live branch. scores: [live, vocab_size]."""
         if not self.sampler.greedy:
-            positions = [self._end(branch) for branch in self._live]
-            first = min(positions)  # all branches have passed earlier ones
-            self._noise_at = {p: noise for p, noise in self._noise_at.items() if p >= first}
-            noise = torch.stack([self._noise(position) for position in positions])
+            noise = torch.stack([self._noise(self._end(branch)) for branch in self._live])
             scores = self.sampler.probabilities(scores) / noise
         tokens: list[int] = scores.argmax(-1).tolist()
         return tokens

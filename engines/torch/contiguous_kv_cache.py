@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 Tokens = NDArray[np.int64]
 _NO_TOKENS: Tokens = np.empty(0, np.int64)
-_GLANCE = 64  # number of tokens to compare first
+_GLANCE = 64  # number of tokens that `may_share` compares
 STALE_SECONDS = 30.0  # after this time, no call is likely to continue an idle text
 
 
@@ -81,15 +81,8 @@ class KVEntry:
 
     def shared_prefix(self, tokens: Tokens) -> int:
         n = min(self.length, len(tokens))
-        start, size = 0, _GLANCE
-        while start < n:
-            end = min(n, start + size)
-            differs = self.tokens[start:end] != tokens[start:end]
-            first = int(differs.argmax())
-            if differs[first]:
-                return start + first
-            start, size = end, 2 * size
-        return n
+        differs = self.tokens[:n] != tokens[:n]
+        return int(differs.argmax()) if differs.any() else n
 
     def may_share(self, tokens: Tokens, count: int) -> bool:
         """Return whether the first `count` tokens may match the entry, judging by the last few.
