@@ -209,11 +209,17 @@ def test_an_answer_continues_after_other_answers_filled_its_automaton(fresh):
     assert got == expected
 
 
-def fill(automaton):
+def test_a_full_automaton_is_detected_if_its_guide_begins_with_forced_text(fresh):
+    fresh._limits = LLParserLimits(max_lexer_states=120)
+    guide = Guide("regex", f"fox{MANY_STATES.text}")
+    fill(fresh.matcher(guide, [END]).automaton, encoded("fox"))
+
+
+def fill(automaton, start=()):
     """Request masks until the automaton is full."""
     for seed in range(99):
         other = automaton.new_matcher()
-        for token in letters(seed):
+        for token in [*start, *letters(seed)]:
             other.compute_bitmask()
             other.try_consume_tokens([token])
         if automaton.error():
