@@ -150,7 +150,7 @@ def test_a_thread_that_cannot_start_releases_its_slot(threads):
     ended = []
     helper.close(lambda: ended.append(1))
     assert ended == [1]
-    assert clients.ahead_threads.acquire(blocking=False)
+    assert eventually(lambda: clients.ahead_threads.acquire(blocking=False))
 
 
 def test_drafts_are_not_paused_if_no_probe_thread_can_start(threads):

@@ -149,4 +149,4 @@ def test_a_closed_thread_frees_its_slot_after_its_call_ends(working):
     hold.let_go.set()
     assert ended.wait(PATIENCE)
     assert steps.made == 1
-    assert all_are_free(clients)
+    assert eventually(lambda: all_are_free(clients))
