@@ -44,3 +44,12 @@ def test_a_log_with_a_traceback_is_recognized(tmp_path, text, holds):
     path = tmp_path / "log"
     path.write_text(text)
     assert TritonLog(path).has_tracebacks is holds
+
+
+def test_the_reason_of_a_failed_load_has_no_status_or_traceback(tmp_path):
+    path = tmp_path / "log"
+    path.write_text(
+        "E1120 10:20:34.5 1 model_lifecycle.cc:642] \"failed to load 'target' version 1: Internal: "
+        'TritonModelException: no folder x\\n\\nAt:\\n  /y/model.py(58): initialize\\n"\n'
+    )
+    assert TritonLog(path).failure == "model 'target' failed to load: no folder x"

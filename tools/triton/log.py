@@ -17,7 +17,9 @@ TRACEBACK = re.compile(r'^E\d{4} .*\] "tandem: .*Traceback', re.MULTILINE)
 # Triton 2.51 occasionally crashes with a lock_exception if models load at the same time. Another
 # program can take a free port while the models are loading.
 LOST_RACE = re.compile(r"boost::interprocess::lock_exception|Socket '[^']+' already in use")
-STATUS = re.compile(r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
+STATUS = re.compile(
+    r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): (?:TritonModelException: )?"
+)
 HARMLESS = ("CudaDriverHelper", "NVML")
 
 
