@@ -70,6 +70,7 @@ class TritonLog:
 def _first_line(reason: str) -> str:
     """Return a reason without its status and traceback.
 
-    Triton writes newlines as backslash-n and appends the Python traceback.
+    Triton writes newlines as backslash-n and appends the Python traceback. If the first line ends
+    with a colon, the cause is in the next one.
     """
-    return STATUS.sub("", reason.partition("\\n")[0])
+    return STATUS.sub("", re.sub(r":\\n +", ": ", reason).partition("\\n")[0])
