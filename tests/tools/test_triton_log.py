@@ -44,3 +44,20 @@ def test_a_log_with_a_traceback_is_recognized(tmp_path, text, holds):
     path = tmp_path / "log"
     path.write_text(text)
     assert TritonLog(path).has_tracebacks is holds
+
+
+@pytest.mark.parametrize(
+    ("reason", "line"),
+    [
+        (r"TritonModelException: no folder x\n\nAt:\n  /y/model.py(58): run\n", "no folder x"),
+        (
+            r"SomeError: wrong config:\n    ValueError: 3\n\nAt:\n",
+            "SomeError: wrong config: ValueError: 3",
+        ),
+    ],
+)
+def test_the_reason_of_a_failed_load_has_no_status_or_traceback(tmp_path, reason, line):
+    path = tmp_path / "log"
+    failed = f"\"failed to load 'target' version 1: Internal: {reason}\""
+    path.write_text(f"E1120 10:20:34.5 1 model_lifecycle.cc:642] {failed}\n")
+    assert TritonLog(path).failure == f"model 'target' failed to load: {line}"

@@ -17,7 +17,9 @@ TRACEBACK = re.compile(r'^E\d{4} .*\] "tandem: .*Traceback', re.MULTILINE)
 # Triton 2.51 occasionally crashes with a lock_exception if models load at the same time. Another
 # program can take a free port while the models are loading.
 LOST_RACE = re.compile(r"boost::interprocess::lock_exception|Socket '[^']+' already in use")
-STATUS = re.compile(r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
+STATUS = re.compile(
+    r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): (?:TritonModelException: )?"
+)
 HARMLESS = ("CudaDriverHelper", "NVML")
 
 
@@ -68,6 +70,7 @@ class TritonLog:
 def _first_line(reason: str) -> str:
     """Return a reason without its status and traceback.
 
-    Triton writes newlines as backslash-n and appends the Python traceback.
+    Triton writes newlines as backslash-n and appends the Python traceback. If the first line ends
+    with a colon, the cause is in the next one.
     """
-    return STATUS.sub("", reason.partition("\\n")[0])
+    return STATUS.sub("", re.sub(r":\\n +", ": ", reason).partition("\\n")[0])
