@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from tandem.bls.draft_ahead.cost_model import FIRST_PLAN, MOST_TOKENS, AheadPlan, Costs, best_plan
+from tandem.bls.draft_ahead.cost_model import FIRST_PLAN, UNLIMITED, AheadPlan, Costs, best_plan
 from tandem.bls.draft_length.arms import MEMORY, Acceptance
 from tandem.bls.draft_length.costs import Line
 from tandem.bls.drafters.registry import DRAFT_MODEL
@@ -16,9 +16,9 @@ from tandem.bls.settings import LoopSettings
 
 ALL_BRANCHES = 128  # branches of all sequences; each sequence gets at least `BUDGETS[0]`
 PLAN_EVERY = 16  # rounds of all requests between plans; costs change slowly
-MOST_RUNNING = 4  # by default, no drafting ahead with more sequences: they fill the draft engine
+MAX_RUNNING = 4  # by default, no drafting ahead with more sequences: they fill the draft engine
 CALL_WEIGHT = 0.1  # weight of one call in the learned costs: about the last 100 calls count
-MOST_UNREAD = 64  # handles to return; the engine frees the memory of lost ones after a minute
+MAX_UNREAD = 64  # handles to return; the engine frees the memory of lost ones after a minute
 
 
 class AheadPlanner:
@@ -39,11 +39,11 @@ class AheadPlanner:
         self._target = Line()  # seconds per verification, by number of draft tokens
         self._step = Line()  # seconds per step of the draft engine, by number of branches
         self._overhead = Line()  # seconds per draft call that are spent outside the engine
-        # (longest, most) -> (number of rounds when the plan was made, plan, its speedup).
+        # (longest, max_tokens) -> (number of rounds when the plan was made, plan, its speedup).
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
         # Handles to logits of branches that will not be read; see `DraftAhead.give_up`.
-        self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)
+        self.unread_logits: deque[Any] = deque(maxlen=MAX_UNREAD)
 
     def acceptance(self, drafter: str) -> float:
         """Return the acceptance rate of draft tokens whose predecessors were all accepted."""
@@ -62,7 +62,7 @@ class AheadPlanner:
         except IndexError:
             return None
 
-    def verified(self, draft: Draft, num_accepted: int) -> None:
+    def record_acceptance(self, draft: Draft, num_accepted: int) -> None:
         """Record the verification of a draft.
 
         Drafts with a stop probability don't count toward the acceptance rate: they end before most
@@ -74,7 +74,7 @@ class AheadPlanner:
             if not stopped:
                 self._acceptance[draft.drafter].add(num_accepted, len(draft), MEMORY)
 
-    def timed(self, draft: Draft, seconds: float) -> None:
+    def record_round_time(self, draft: Draft, seconds: float) -> None:
         """Record the duration of a round.
 
         Drafting ahead can use the whole round except the round's draft call.
@@ -86,7 +86,7 @@ class AheadPlanner:
             if answer is not None and len(answer.tokens):
                 self._add_call(answer, len(answer.tokens), 1)
 
-    def timed_branches(self, answer: EngineAnswer, num_tokens: int, num_branches: int) -> None:
+    def record_branch_time(self, answer: EngineAnswer, num_tokens: int, num_branches: int) -> None:
         """Record the duration of a call for branches.
 
         num_tokens: maximum number of tokens per branch. A call without branches in its answer
@@ -98,18 +98,18 @@ class AheadPlanner:
             if answer.branches or late:
                 self._add_call(answer, num_tokens + 1, num_branches)
 
-    def plan(self, longest: int, most: int = MOST_TOKENS, *, always: bool) -> AheadPlan | None:
+    def plan(self, longest: int, max_tokens: int = UNLIMITED, *, always: bool) -> AheadPlan | None:
         """Return a plan for branches, or None if drafting ahead doesn't pay.
 
-        longest: maximum number of tokens per branch (>= 1). most: maximum number of tokens in all
-        branches together. always: plan even if drafting ahead doesn't pay. Each sequence gets fewer
-        branches as the load grows.
+        longest: maximum number of tokens per branch (>= 1). max_tokens: maximum number of tokens in
+        all branches together. always: plan even if drafting ahead doesn't pay. Each sequence gets
+        fewer branches as the load grows.
         """
         running = max(1, self._running())
-        if not always and (self._shares_device or running > MOST_RUNNING):
+        if not always and (self._shares_device or running > MAX_RUNNING):
             return None
         with self._lock:
-            limits = longest, most
+            limits = longest, max_tokens
             made, plan, advantage = self._plans.get(limits, (-PLAN_EVERY, None, 0.0))
             if self._rounds - made >= PLAN_EVERY:
                 costs = self._costs()
@@ -117,7 +117,7 @@ class AheadPlanner:
                     return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
                 acceptance = self.acceptance(DRAFT_MODEL.name)
                 share = ALL_BRANCHES // running
-                plan, advantage = best_plan(costs, acceptance, longest, share, most)
+                plan, advantage = best_plan(costs, acceptance, longest, share, max_tokens)
                 self._plans[limits] = self._rounds, plan, advantage
         return plan if always or advantage > 1 else None
 

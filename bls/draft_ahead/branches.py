@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_ahead.cost_model import MOST_TOKENS, AheadPlan, split
+from tandem.bls.draft_ahead.cost_model import UNLIMITED, AheadPlan, split
 from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.effects import (
     NO_DRAFT,
@@ -69,13 +69,13 @@ class BranchesAhead:
         return self.by_outcome.get((num_accepted, int(new[-1])))
 
 
-def branches_of(start: int, draft: TokenIds, answer: EngineAnswer) -> BranchesAhead:
+def index_by_outcome(start: int, draft: TokenIds, answer: EngineAnswer) -> BranchesAhead:
     """Map outcomes to the branches of an engine's answer. Leaves out empty branches."""
     by_outcome = {(b.num_accepted, b.next_token): b for b in answer.branches if len(b.tokens)}
     return BranchesAhead(start, draft, by_outcome, answer.logits)
 
 
-def branching_of(
+def plan_branches(
     sequence: Sequence, draft: TokenIds, plan: AheadPlan, room: int, acceptance: float
 ) -> Branching | None:
     """Return the branches to request for the outcomes of a draft, or None if none is possible.
@@ -83,44 +83,44 @@ def branching_of(
     room: number of tokens that the draft engine can process after the context. acceptance:
     acceptance rate of the draft's tokens.
     """
-    lengths = lengths_of(sequence, draft, plan.num_tokens, room)
+    lengths = branch_lengths(sequence, draft, plan.num_tokens, room)
     wanted = tuple(length > 0 for length in lengths)
     counts = split(plan.num_branches, round(acceptance, 2), wanted)
     return Branching(counts, lengths) if sum(counts) else None
 
 
-def lengths_of(
+def branch_lengths(
     sequence: Sequence, draft: TokenIds, longest: int, room: int
 ) -> tuple[int, ...]:  # [num_draft_tokens + 1]
     """Return the maximum branch length after each accepted length (0: no branch).
 
-    A branch has the same limit as a draft after the same outcome. A call made before ``min_tokens``
-    is reached bans end-of-sequence tokens in all of its branches, so it has no branches for
-    outcomes that reach ``min_tokens``. No branch follows an end of sequence.
+    A branch has the same limit as a draft after the same outcome. Until ``min_tokens`` is reached,
+    a call bans end-of-sequence tokens in every branch. So outcomes that would reach ``min_tokens``,
+    where these tokens must be allowed, have no branch. No branch follows an end of sequence.
     """
-    banned = sequence.min_tokens_left
+    min_tokens_left = sequence.min_tokens_left
     end = sequence.first_end(draft)
     lengths = []
     for num_accepted in range(len(draft) + 1):
         new = num_accepted + 1
         length = min(longest, sequence.draft_limit(new), room - new)
-        beyond_ban = 0 < banned <= new
+        reaches_min_tokens = 0 < min_tokens_left <= new
         beyond_end = end is not None and num_accepted > end
-        lengths.append(0 if beyond_ban or beyond_end else max(0, length))
+        lengths.append(0 if reaches_min_tokens or beyond_end else max(0, length))
     return tuple(lengths)
 
 
 class DraftAhead:
     """Drafting ahead for one request.
 
-    most: maximum number of tokens in all branches of one call. always: draft ahead even if it
+    max_tokens: maximum number of tokens in all branches of one call. always: draft ahead even if it
     doesn't pay.
     """
 
-    def __init__(self, planner: AheadPlanner, *, most: int = MOST_TOKENS, always: bool) -> None:
+    def __init__(self, planner: AheadPlanner, *, max_tokens: int = UNLIMITED, always: bool) -> None:
         self.planner = planner
         self._longest = 0  # tokens per branch of the last call
-        self._most = most
+        self._max_tokens = max_tokens
         self._always = always
         self._rounds = 0
         self._logits: Future[Any] | None = None  # of the branches that are being drafted
@@ -131,17 +131,17 @@ class DraftAhead:
         Call it at the start of each verification.
         """
         self.give_up()
-        return self.planner.plan(longest, self._most, always=self._always)
+        return self.planner.plan(longest, self._max_tokens, always=self._always)
 
     def start(
         self, sequence: Sequence, draft: Draft, plan: AheadPlan, call: EngineCall, room: int
     ) -> StepsAhead | None:
         """Return steps that draft branches during the verification of ``draft``, or None.
 
-        call: draft engine call for the context before the draft. room: see `branching_of`.
+        call: draft engine call for the context before the draft. room: see `plan_branches`.
         """
         acceptance = self.planner.acceptance(draft.drafter)
-        branching = branching_of(sequence, draft.tokens, plan, room, acceptance)
+        branching = plan_branches(sequence, draft.tokens, plan, room, acceptance)
         if branching is None:
             return None
         self._logits = logits = Future[Any]()
@@ -155,8 +155,8 @@ class DraftAhead:
                 unread_logits=self.planner.next_unread_logits(),
             )
             logits.set_result(answer.logits)
-            self.planner.timed_branches(answer, longest, sum(branching.counts))
-            return branches_of(len(call.context), draft.tokens, answer)
+            self.planner.record_branch_time(answer, longest, sum(branching.counts))
+            return index_by_outcome(len(call.context), draft.tokens, answer)
 
         return steps()
 
@@ -204,12 +204,12 @@ class DraftAhead:
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Record a round. The duration of the first one is ignored: it includes the prefill."""
         self._rounds += 1
-        self.planner.verified(draft, num_accepted)
+        self.planner.record_acceptance(draft, num_accepted)
         if self._rounds > 1:
-            self.planner.timed(draft, seconds)
+            self.planner.record_round_time(draft, seconds)
 
 
-def draft_ahead_of(
+def make_draft_ahead(
     request: Request, settings: LoopSettings, planner: AheadPlanner | None
 ) -> DraftAhead | None:
     """Return the request's ``DraftAhead``, or None if it never drafts ahead.
@@ -222,9 +222,9 @@ def draft_ahead_of(
         return None
     if request.guide or output_depends_on_lengths(request, settings):
         return None
-    most = MOST_TOKENS
+    max_tokens = UNLIMITED
     if request.use_draft_logits:
         if settings.draft is None or not settings.shared_logits:
             return None
-        most = MAX_BRANCH_LOGITS_BYTES // (4 * settings.draft.vocab_size)
-    return DraftAhead(planner, most=most, always=request.draft_ahead is True)
+        max_tokens = MAX_BRANCH_LOGITS_BYTES // (4 * settings.draft.vocab_size)
+    return DraftAhead(planner, max_tokens=max_tokens, always=request.draft_ahead is True)

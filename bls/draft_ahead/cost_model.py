@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 # with probability 1 - (F + 1) ** -RANK_EXPONENT. Measured with greedy decoding on the demo pair.
 RANK_EXPONENT = 0.67
 BUDGETS = (4, 8, 16, 32, 64, 128)  # possible numbers of branches per call
-MOST_TOKENS = 2**20  # tokens in all branches of a call: effectively unlimited
+UNLIMITED = 2**20  # tokens in all branches of a call: effectively unlimited
 
 
 class AheadPlan(NamedTuple):
@@ -118,27 +118,27 @@ def best_plan(
     costs: Costs,
     acceptance: float,
     longest: int,
-    most_branches: int,
-    most_tokens: int = MOST_TOKENS,
+    max_branches: int,
+    max_tokens: int = UNLIMITED,
 ) -> tuple[AheadPlan, float]:
     """Return the plan with the most expected tokens per second, and its speedup.
 
-    most_tokens: maximum number of tokens in all branches together. The speedup is relative to
+    max_tokens: maximum number of tokens in all branches together. The speedup is relative to
     rounds that don't draft ahead. If no branch would be complete in time, returns the smallest plan
     with speedup 0.
     """
-    best, most = AheadPlan(1, BUDGETS[0]), 0.0
+    best, best_speed = AheadPlan(1, BUDGETS[0]), 0.0
     for budget in BUDGETS:
-        if budget > max(most_branches, BUDGETS[0]):
+        if budget > max(max_branches, BUDGETS[0]):
             break
-        num_tokens = costs.fitting(min(longest, most_tokens // budget), budget)
+        num_tokens = costs.fitting(min(longest, max_tokens // budget), budget)
         hits = hit_chance(num_tokens, budget, acceptance)
         seconds = costs.verification(num_tokens) + (1 - hits) * costs.draft(num_tokens)
-        if num_tokens and emitted(num_tokens, acceptance) / seconds > most:
-            most = emitted(num_tokens, acceptance) / seconds
+        if num_tokens and emitted(num_tokens, acceptance) / seconds > best_speed:
+            best_speed = emitted(num_tokens, acceptance) / seconds
             best = AheadPlan(num_tokens, budget)
     without = max(
         emitted(n, acceptance) / (costs.verification(n) + costs.draft(n))
         for n in range(1, longest + 1)
     )
-    return best, most / without
+    return best, best_speed / without

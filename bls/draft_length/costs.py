@@ -10,7 +10,7 @@ from tandem.bls.draft_length.experiments import Mode, Slots
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
 FIRST_PLAIN_TOKENS = 3  # per call of the first measurement; shorter calls cost more per token
-SURPRISE = 1.5  # two outliers in a row that are off by this factor outweigh older slots
+OUTLIER_FACTOR = 1.5  # a slot that is off by this factor is an outlier
 
 
 class Line:
@@ -19,7 +19,7 @@ class Line:
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # means, central moments
         self._engine_seconds = self._engine_tokens = 0.0
-        self._was_surprised = False
+        self._last_was_outlier = False
         self._forget_slot()
 
     @property
@@ -56,14 +56,17 @@ class Line:
     def add(self, x: float, y: float, weight: float) -> None:
         """Record that steps of ``x`` tokens took ``y`` seconds each. weight: at most 1.
 
-        A single outlier is ignored, because the machine may have been paused.
+        A single outlier is ignored, because the machine may have been paused. Two in a row mean
+        that the costs have changed, so they outweigh older slots.
         """
         expected = self.at(x)
-        surprising = self._weight > 1 and not expected / SURPRISE < y < expected * SURPRISE
-        first, self._was_surprised = surprising and not self._was_surprised, surprising
+        is_outlier = (
+            self._weight > 1 and not expected / OUTLIER_FACTOR < y < expected * OUTLIER_FACTOR
+        )
+        first, self._last_was_outlier = is_outlier and not self._last_was_outlier, is_outlier
         if first:
             return
-        self._forget(1 - weight * (1 - (SLOT_MEMORY / 4 if surprising else SLOT_MEMORY)))
+        self._forget(1 - weight * (1 - (SLOT_MEMORY / 4 if is_outlier else SLOT_MEMORY)))
         self._weight += weight
         dx, dy = x - self._x, y - self._y
         self._x += dx * weight / self._weight
@@ -74,8 +77,8 @@ class Line:
     def fit(self) -> tuple[float, float]:
         """Return ``fixed`` and ``each``, both at least 0.
 
-        The engine clock's seconds per token are the prior of the slope. The prior weighs as much as
-        slots that differ by one token.
+        The engine clock's seconds per token are the prior of the slope. It has the weight of slots
+        whose tokens have a sum of squared deviations of 1.
         """
         expected = self._engine_seconds / max(1e-9, self._engine_tokens)
         each = max(0.0, (self._xy + expected) / (self._xx + 1.0))
@@ -103,13 +106,14 @@ class Line:
 class LoadCosts:
     """Costs of steps under one load (number of running sequences).
 
-    Two measurements precede all experiments: first rounds with drafts, then steps without.
+    Before any experiment, two measurements are taken: rounds with drafts, and then steps without
+    drafts.
     """
 
     def __init__(self) -> None:
         self.drafting = Line()  # seconds per round, by drafted tokens
-        self.copying = Line()  # seconds per round, by copied tokens
-        self.alone = Line()  # seconds per token without drafts
+        self.lookup = Line()  # seconds per round with a lookup draft, by draft tokens
+        self.plain = Line()  # seconds per token without drafts
         self.slots = Slots()
         self._counted = 0  # number of the slot whose steps are being counted
         self._has_drafted = False  # whether rounds with drafts have been measured under this load
@@ -118,24 +122,24 @@ class LoadCosts:
     @property
     def known(self) -> bool:
         """Whether both first measurements have ended."""
-        return self._has_drafted and self.alone.known
+        return self._has_drafted and self.plain.known
 
     @property
-    def seconds_alone(self) -> float:
-        """Seconds per token of the target alone."""
-        return max(1e-9, self.alone.at(0))
+    def plain_speed(self) -> float:
+        """Tokens per second of the target alone."""
+        return 1 / max(1e-9, self.plain.at(0))
 
     def mode(self, now: float) -> Mode:
         """Return the mode at time ``now``, in seconds."""
         if not self.known:
-            return Mode.ALONE if self._has_drafted else Mode.DRAFTING
+            return Mode.NO_DRAFTS if self._has_drafted else Mode.DRAFTING
         return self.slots.mode(self.slots.number(now))
 
     def plain_tokens(self, now: float) -> int:
         """Return how many tokens the target may decode alone in one call, at least 1."""
         if not self.known:
             return FIRST_PLAIN_TOKENS
-        fitting = self.slots.seconds_to_change(now) / self.seconds_alone
+        fitting = self.slots.seconds_to_change(now) * self.plain_speed
         return int(min(max(1, fitting), MOST_TOKENS))
 
     def is_settled(self, began: float, now: float) -> bool:
@@ -151,14 +155,14 @@ class LoadCosts:
         A first measurement ends with its slot, or earlier after about one step per sequence.
         """
         slot = self.slots.number(now)
-        first = self.alone if self._has_drafted else self.drafting
+        first = self.plain if self._has_drafted else self.drafting
         first_ends = not self.known and first.steps >= max(2, running)
         if slot == self._counted and not first_ends:
             return False
         self._counted = slot
-        measured = self._has_drafted, self.alone.known
+        measured = self._has_drafted, self.plain.known
         self._learn(running)
-        mode_changed = measured != (self._has_drafted, self.alone.known)
+        mode_changed = measured != (self._has_drafted, self.plain.known)
         if running > 1 and mode_changed:
             self._settled = now + first.average  # steps of other sequences end a little later
         return True
@@ -166,8 +170,8 @@ class LoadCosts:
     def _learn(self, running: int) -> None:
         """Record the averages of the counted steps."""
         capacity = running * self.slots.seconds
-        if running > 1 and (self.drafting.steps or self.copying.steps):
-            self.alone._forget_slot()  # other sequences were drafting
+        if running > 1 and (self.drafting.steps or self.lookup.steps):
+            self.plain._forget_slot()  # other sequences were drafting
         self._has_drafted |= self.drafting.steps > 0
-        for line in (self.drafting, self.copying, self.alone):
+        for line in (self.drafting, self.lookup, self.plain):
             line.end_slot(capacity)

@@ -13,15 +13,15 @@ from enum import Enum
 
 SHORTEST_SLOT, LONGEST_SLOT = 0.25, 8.0  # seconds, powers of two
 SLOT_ROUNDS = 4  # minimum number of rounds that fit into a slot
-PERIOD_ALONE, PERIOD_DRAFTING = 128, 32  # slots between two experiments of the same kind
-SLOT_ALONE, SLOT_DRAFTING = 6, 2  # slot numbers within a period
+PERIOD_NO_DRAFTS, PERIOD_DRAFTING = 128, 32  # slots between two experiments of the same kind
+SLOT_NO_DRAFTS, SLOT_DRAFTING = 6, 2  # slot numbers within a period
 
 
 class Mode(Enum):
     """Drafting mode of all sequences during a slot."""
 
     BEST = 0  # each sequence does what its plan expects to be fastest
-    ALONE = 1  # the target decodes without drafts
+    NO_DRAFTS = 1  # the target decodes without drafts
     DRAFTING = 2
 
 
@@ -46,8 +46,8 @@ class Slots:
 
     def mode(self, slot: int) -> Mode:
         """Return the mode of all sequences during a slot."""
-        if slot % PERIOD_ALONE == SLOT_ALONE:
-            return Mode.ALONE
+        if slot % PERIOD_NO_DRAFTS == SLOT_NO_DRAFTS:
+            return Mode.NO_DRAFTS
         return Mode.DRAFTING if slot % PERIOD_DRAFTING == SLOT_DRAFTING else Mode.BEST
 
     def is_settled(self, began: float, now: float) -> bool:
@@ -67,7 +67,7 @@ class Slots:
         other slot, the call ends before all sequences draft.
         """
         slot = self.number(now)
-        if self.mode(slot) is Mode.ALONE:
+        if self.mode(slot) is Mode.NO_DRAFTS:
             settled = (slot + 1 / SLOT_ROUNDS) * self.seconds
             return settled - now if now < settled else (slot + 1) * self.seconds - now
         next_drafting = slot + 1 + (SLOT_DRAFTING - slot - 1) % PERIOD_DRAFTING

@@ -18,10 +18,10 @@ class FixedLength:
     def plan(self, limit: int) -> DraftPlan:
         return DraftPlan(min(limit, self.length_ahead))
 
-    def copy_length(self, copied: Draft) -> int:
-        return len(copied)
+    def lookup_length(self, match: Draft) -> int:
+        return len(match)
 
-    def observe_copy(self, copied: Draft, num_right: int) -> None:
+    def observe_lookup(self, match: Draft, num_right: int) -> None:
         """Do nothing."""
 
     def allows_drafts(self) -> bool:

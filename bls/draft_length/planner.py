@@ -31,18 +31,18 @@ from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.effects import Draft, DraftPlan
 
 FIRST_TOKENS = 8  # draft length before anything is known
-LEAST_LIKELY = 0.1  # the last token of a branch is accepted with at least this probability
-LEVELS = 5  # levels of requests: about 1, 2, 4, 8 or 16 draft tokens are right in a row
-SEQUENCES_PER_LESSON = 16  # with n sequences, one in 1 + n // 16 drafts requests probabilities
-# Initial acceptance rates of copies after n-grams of 1, 2, 3, and 4 or more tokens.
-COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
+MIN_LAST_ACCEPTANCE = 0.1  # the last token of a branch is accepted with at least this probability
+LEVELS = 5  # of requests, by how many draft tokens in a row are usually right: 1, 2, 4, 8 or 16
+SEQUENCES_PER_SAMPLE = 16  # with n running sequences, one draft in 1 + n // 16 asks for log-probs
+# Initial acceptance rates of lookup drafts after n-grams of 1, 2, 3, and 4 or more tokens.
+LOOKUP_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 
 
 class DraftChoice(NamedTuple):
     """The best choice for requests of one level under one load.
 
-    draft: plan of the best draft. speed: its expected tokens per second. pays: whether the target
-    alone is slower.
+    draft: plan of the best draft. speed: its expected tokens per second. pays: whether drafting is
+    at least as fast as the target alone.
     """
 
     draft: DraftPlan
@@ -56,15 +56,16 @@ class LoadPlans:
     def __init__(self) -> None:
         self.costs = LoadCosts()
         self.choices: list[DraftChoice] = []  # [LEVELS]
-        self.copy_speeds: Floats = np.zeros((1, 1))  # tokens per second, [num_groups, num_lengths]
+        # Tokens per second of lookup drafts, [num_groups, num_lengths].
+        self.lookup_speeds: Floats = np.zeros((1, 1))
 
 
 class DraftPlanner:
     """Plans the drafts of all requests of a loop. Thread-safe.
 
     running: function that returns the number of running sequences in all loops. clock: function
-    that returns the time in seconds, the same in all loops. rated: whether the draft engine reports
-    probabilities and can stop when they fall too low.
+    that returns the time in seconds, the same in all loops. reports_probs: whether the draft engine
+    reports probabilities and can stop when they fall too low.
     """
 
     def __init__(
@@ -73,23 +74,23 @@ class DraftPlanner:
         running: Callable[[], int] = lambda: 1,
         *,
         clock: Callable[[], float],
-        rated: bool,
+        reports_probs: bool,
     ) -> None:
-        self._rated, self._running, self._clock = rated, running, clock
+        self._reports_probs, self._running, self._clock = reports_probs, running, clock
         longest = max(1, max_draft_len)
         self._lengths = [n for n in LENGTHS if n < longest] + [longest]
-        stops = STOP_PROBABILITIES if rated else (0.0,)
+        stops = STOP_PROBABILITIES if reports_probs else (0.0,)
         self._drafts = [
-            DraftPlan(length, stop, wants_log_probs=rated)
+            DraftPlan(length, stop, wants_log_probs=reports_probs)
             for stop, length in itertools.product(stops, self._lengths)
         ]
         self._arms = Arms(self._lengths, stops, 1 + LEVELS)  # groups: all requests, each level
         # Groups: n-gram sizes of the match.
-        self._copies = Arms(self._lengths, (0.0,), len(COPY_ACCEPTANCE))
-        self._copies.expect(COPY_ACCEPTANCE, PRIOR)
+        self._lookup_arms = Arms(self._lengths, (0.0,), len(LOOKUP_ACCEPTANCE))
+        self._lookup_arms.expect(LOOKUP_ACCEPTANCE, PRIOR)
         self._acceptance = Acceptance()
         self._loads: dict[int, LoadPlans] = {}  # key: rounded log2 of the running sequences
-        self._turns = itertools.count()
+        self._draft_numbers = itertools.count()
         self._lock = threading.RLock()
 
     def level(self, own: Acceptance) -> int:
@@ -107,50 +108,50 @@ class DraftPlanner:
         load, now = self.load(), self._clock()
         mode = load.costs.mode(now)
         pays = not load.choices or load.choices[level].pays
-        if mode is Mode.ALONE or (mode is Mode.BEST and not pays):
+        if mode is Mode.NO_DRAFTS or (mode is Mode.BEST and not pays):
             return DraftPlan(0, plain_tokens=load.costs.plain_tokens(now))
         if not load.choices:
-            return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._rated)
+            return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._reports_probs)
         choice = load.choices[level]
-        has_turn = not next(self._turns) % (1 + self._running() // SEQUENCES_PER_LESSON)
+        is_sample = not next(self._draft_numbers) % (1 + self._running() // SEQUENCES_PER_SAMPLE)
         num_tokens = min(limit, choice.draft.num_tokens)
         return choice.draft._replace(
-            num_tokens=num_tokens, wants_log_probs=self._rated and has_turn
+            num_tokens=num_tokens, wants_log_probs=self._reports_probs and is_sample
         )
 
     def length_ahead(self, own: Acceptance) -> int:
         """Return the best number of tokens per branch if drafting ahead takes no extra time."""
         rate = own.rate(self._acceptance.rate())
-        return min(max(1, int(math.log(LEAST_LIKELY) / math.log(rate))), self._lengths[-1])
+        return min(max(1, int(math.log(MIN_LAST_ACCEPTANCE) / math.log(rate))), self._lengths[-1])
 
-    def copy_length(self, level: int, copied: Draft) -> int:
-        """Return how many copied tokens to verify (0: call the draft model instead)."""
+    def lookup_length(self, level: int, match: Draft) -> int:
+        """Return how many tokens of a lookup draft to verify. 0: don't use it."""
         load = self.load()
         mode = load.costs.mode(self._clock())
-        if mode is Mode.ALONE:
+        if mode is Mode.NO_DRAFTS:
             return 0
         if mode is Mode.DRAFTING or not load.choices:
-            return len(copied)
-        fitting = bisect.bisect_left(self._lengths, len(copied)) + 1
-        speeds = load.copy_speeds[_group_of(copied)][:fitting]
+            return len(match)
+        fitting = bisect.bisect_left(self._lengths, len(match)) + 1
+        speeds = load.lookup_speeds[_ngram_group(match)][:fitting]
         best = int(speeds.argmax())
-        pays = speeds[best] >= max(load.choices[level].speed, 1 / load.costs.seconds_alone)
-        return min(len(copied), self._lengths[best]) if pays else 0
+        pays = speeds[best] >= max(load.choices[level].speed, load.costs.plain_speed)
+        return min(len(match), self._lengths[best]) if pays else 0
 
     @property
     def mode(self) -> Mode:
         """Mode of all sequences in the current slot."""
         return self.load().costs.mode(self._clock())
 
-    def verified(
+    def record_round(
         self, draft: Draft, num_accepted: int, seconds: float, level: int, *, timed: bool
     ) -> None:
         """Record a round. timed: whether to learn from its duration."""
         with self._lock:
             load, rate = self.load(), self._acceptance.rate()
             if draft.answer is None:
-                self.observe_copy(draft, num_accepted)
-            elif not self._rated or draft.answer.log_probs is not None:
+                self.observe_lookup(draft, num_accepted)
+            elif not self._reports_probs or draft.answer.log_probs is not None:
                 round_ = self._arms.as_every_arm(draft, num_accepted, rate)
                 self._arms.add(round_, 0, 1 + level)
             self._end_slot(load)
@@ -158,13 +159,13 @@ class DraftPlanner:
                 self._count(load.costs, draft, seconds)
                 self._end_slot(load)
 
-    def observe_copy(self, copied: Draft, num_right: int) -> None:
-        """Record how many tokens of a copy were right, whether it was verified or not."""
+    def observe_lookup(self, match: Draft, num_right: int) -> None:
+        """Record how many tokens of a lookup draft were right, whether it was verified or not."""
         with self._lock:
-            copy = self._copies.as_every_arm(copied, num_right, self._acceptance.rate())
-            self._copies.add(copy, _group_of(copied))
+            round_ = self._lookup_arms.as_every_arm(match, num_right, self._acceptance.rate())
+            self._lookup_arms.add(round_, _ngram_group(match))
 
-    def count_accepted(self, draft: Draft, num_accepted: int) -> None:
+    def record_acceptance(self, draft: Draft, num_accepted: int) -> None:
         """Record the acceptance of a draft from the draft model."""
         with self._lock:
             self._acceptance.add(num_accepted, len(draft), MEMORY)
@@ -175,16 +176,16 @@ class DraftPlanner:
             load, now = self.load(), self._clock()
             self._end_slot(load)
             if load.costs.is_settled(now - seconds, now):
-                load.costs.alone.count(0, seconds, steps=num_tokens)
+                load.costs.plain.count(0, seconds, steps=num_tokens)
                 self._end_slot(load)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
         now = self._clock()
-        # Requests that can't call the draft model copy even while all others decode alone.
-        if costs.mode(now) is Mode.ALONE or not costs.is_settled(now - seconds, now):
+        # Requests without access to the draft model use lookup drafts even in slots without drafts.
+        if costs.mode(now) is Mode.NO_DRAFTS or not costs.is_settled(now - seconds, now):
             return
         if draft.answer is None:
-            costs.copying.count(len(draft), seconds)
+            costs.lookup.count(len(draft), seconds)
             return
         engine_seconds = draft.answer.engine_seconds or draft.answer.seconds
         costs.drafting.count(len(draft.answer.tokens), seconds, engine=engine_seconds)
@@ -201,18 +202,17 @@ class DraftPlanner:
         fixed, each = costs.drafting.fit()
         speeds = self._arms.speeds(fixed, each, first_is_all=True)
         by_arm = speeds.reshape(len(speeds), -1)
-        alone = 1 / costs.seconds_alone
         choices = []
         for level in range(1, 1 + LEVELS):
             arm = int(by_arm[level].argmax())
             speed = float(by_arm[level, arm])
-            choices.append(DraftChoice(self._drafts[arm], speed, speed >= alone))
+            choices.append(DraftChoice(self._drafts[arm], speed, speed >= costs.plain_speed))
         load.choices = choices
-        copy_costs = costs.copying.fit() if costs.copying.known else (fixed, 0.0)
-        load.copy_speeds = self._copies.speeds(*copy_costs)[:, 0]
+        lookup_costs = costs.lookup.fit() if costs.lookup.known else (fixed, 0.0)
+        load.lookup_speeds = self._lookup_arms.speeds(*lookup_costs)[:, 0]
         costs.slots.fit(costs.drafting.average)
 
 
-def _group_of(copied: Draft) -> int:
-    """Return the copy's group, an index into COPY_ACCEPTANCE, by the size of its n-gram."""
-    return min(max(1, copied.num_matching), len(COPY_ACCEPTANCE)) - 1
+def _ngram_group(match: Draft) -> int:
+    """Return the group of a lookup draft, an index into LOOKUP_ACCEPTANCE, by its n-gram's size."""
+    return min(max(1, match.num_matching), len(LOOKUP_ACCEPTANCE)) - 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Protocol
 
-from tandem.bls.draft_ahead.branches import DraftAhead, draft_ahead_of
-from tandem.bls.draft_length.auto import AutoLength
+from tandem.bls.draft_ahead.branches import DraftAhead, make_draft_ahead
 from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
+from tandem.bls.draft_length.per_request import AutoLength
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, Proposal
 from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.effects import (
@@ -71,7 +71,7 @@ class SharedVocabulary:
 class DraftModel(Drafter):
     """Proposes tokens from a draft model (Leviathan et al., arXiv:2211.17192).
 
-    length: chooses the lengths of drafts, and of `Hybrid`'s copies.
+    length: chooses the lengths of drafts, and of `Hybrid`'s matches.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ def make(request: Request, context: DrafterContext) -> DraftModel:
         length = FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
     else:
         length = AutoLength(context.draft_planner)
-    ahead = draft_ahead_of(request, settings, context.ahead_planner)
+    ahead = make_draft_ahead(request, settings, context.ahead_planner)
     vocabulary = (
         context.translator.translation()
         if context.translator

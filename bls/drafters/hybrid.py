@@ -18,31 +18,31 @@ from tandem.bls.settings import LoopSettings
 
 
 class Hybrid(Drafter):
-    """Prompt lookup, whose copies are free, and the draft model for text without a match."""
+    """Prompt lookup, whose drafts are free, and the draft model for text without a match."""
 
     def __init__(self, lookup: PromptLookup, model: DraftModel, settings: LoopSettings) -> None:
         self._prompt_lookup = lookup
         self._draft_model = model
         self._min_ngram_size = settings.hybrid_min_ngram_size
-        self._num_plain = 0  # number of plain calls since a copied token was accepted
-        self._unused, self._unused_at = NO_DRAFT, 0  # the last match that wasn't copied, its place
+        self._num_plain = 0  # number of plain calls since a lookup token was accepted
+        self._unused, self._unused_at = NO_DRAFT, 0  # the last match that wasn't used, its place
         self._shortened = False  # whether the last plain call was shorter than planned
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Propose a copy, or call the draft model if no match is long enough to pay."""
+        """Propose a match, or call the draft model if no match is long enough to pay."""
         self._compare_unused(sequence)
         self._shortened = False
         if not self._draft_model.can_draft(sequence):
             return (yield from self._prompt_lookup.propose(sequence, limit))
-        copied = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
-        if wanted := len(copied) and self._draft_model.length.copy_length(copied):
-            return replace(copied, tokens=copied.tokens[:wanted])
-        self._unused, self._unused_at = copied, len(sequence)
+        match = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
+        if wanted := len(match) and self._draft_model.length.lookup_length(match):
+            return replace(match, tokens=match.tokens[:wanted])
+        self._unused, self._unused_at = match, len(sequence)
         draft = yield from self._draft_model.propose(sequence, limit)
         if len(draft) or not self._draft_model.length.allows_drafts():
             return draft
-        # A copy may be right soon, so limit the number of tokens that the target decodes alone to
-        # 1, 2, 4, 8, ... A match alone doesn't restart this: in text whose copies are wrong
+        # A match may be right soon, so limit the number of tokens that the target decodes alone to
+        # 1, 2, 4, 8, ... Only an accepted match restarts this: in text whose matches are wrong
         # there are many, and short calls cost time.
         longest = 2**self._num_plain
         self._num_plain += 1
@@ -50,20 +50,20 @@ class Hybrid(Drafter):
         return replace(draft, plain_tokens=min(draft.plain_tokens, longest))
 
     def _compare_unused(self, sequence: Sequence) -> None:
-        """Report how many tokens of the last unused copy the text has confirmed since then."""
+        """Report how many tokens of the last unused match the text has confirmed since then."""
         new = sequence.context[self._unused_at :][: len(self._unused)]
-        copied = replace(self._unused, tokens=self._unused.tokens[: len(new)])
+        match = replace(self._unused, tokens=self._unused.tokens[: len(new)])
         self._unused = NO_DRAFT
-        if len(copied):
-            right = np.append(copied.tokens == new, False)
+        if len(match):
+            right = np.append(match.tokens == new, False)
             num_right = int(right.argmin())  # index of the first wrong token
-            self._draft_model.length.observe_copy(copied, num_right)
+            self._draft_model.length.observe_lookup(match, num_right)
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
         return self._draft_model.draft_ahead(sequence, draft)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Report drafts and copies to the draft model, which weighs its drafts against copies."""
+        """Report drafts and matches to the draft model, which weighs its drafts against matches."""
         if draft.num_matching and num_accepted:
             self._num_plain = 0
         self._draft_model.verified(draft, num_accepted, seconds)

@@ -89,7 +89,7 @@ class StreamEntry:
             settings.target.max_draft_len,
             running,
             clock=time.monotonic,
-            rated=settings.draft_stops_when_unsure,
+            reports_probs=settings.draft_stops_when_unsure,
         )
         self._ahead_planner = AheadPlanner(settings, running)
         self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes_each)

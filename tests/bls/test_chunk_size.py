@@ -107,7 +107,7 @@ def play_auto(*, stream):
         max_draft_len=16,
         stream=stream,
     )
-    planner = DraftPlanner(16, clock=lambda: target.now, rated=False)
+    planner = DraftPlanner(16, clock=lambda: target.now, reports_probs=False)
     drafter = drafter_of(request, DrafterContext(settings, Health(), planner))
     play(Decoding(request, settings, drafter, clock=lambda: target.now), target, draft)
     return target.plain, len(draft.calls)

@@ -51,7 +51,7 @@ ANSWER_LEN = 300
 MAX_COPY_LEN = 10
 PROMPT_LEN = 200
 WORDS = 10**6  # size of the vocabulary, large enough that no token repeats by chance
-NEW_LEN = 10  # mean tokens between copied stretches
+NEW_LEN = 10  # mean tokens between match stretches
 STEPS_ALONE = 20
 FLOOR = 1e-9  # lower bound for divisors and arguments of logarithms
 # The exponent r: if the draft's first guess is wrong, the right token is among its next F guesses
@@ -102,7 +102,7 @@ class AcceptanceModel(NamedTuple):
     """A language whose states determine how well the draft predicts the text.
 
     alphas: probability that a draft token is accepted, per state. stay: probability of staying in
-    each state. copy_len: mean length of the stretches copied from the prompt; 0: no copies.
+    each state. copy_len: mean length of the stretches match from the prompt; 0: no copies.
     """
 
     alphas: tuple[float, ...]
@@ -304,8 +304,8 @@ class World:
     """A simulation: both engines, the loop's processor and all streams.
 
     draft_len: draft tokens per round; 0 for the target alone. draft_ahead: the request option; with
-    None, the loop decides. rated: whether the draft engine returns probabilities. offset: the
-    clock's initial value in seconds. loops: number of loop processes; each process learns
+    None, the loop decides. reports_probs: whether the draft engine returns probabilities. offset:
+    the clock's initial value in seconds. loops: number of loop processes; each process learns
     separately, and streams are assigned to them in round-robin order.
     """
 
@@ -316,7 +316,7 @@ class World:
         *,
         drafter: DrafterName = "draft_model",
         draft_ahead: bool | None = False,
-        rated: bool = True,
+        reports_probs: bool = True,
         streams_text: bool = False,
         offset: float = 0.0,
         loops: int = 1,
@@ -352,7 +352,7 @@ class World:
                     MAX_DRAFT_LEN,
                     lambda: self._running,
                     clock=lambda: offset + self.clock.now,
-                    rated=rated,
+                    reports_probs=reports_probs,
                 ),
                 AheadPlanner(settings, lambda: self._running),
             )

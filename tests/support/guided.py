@@ -112,7 +112,7 @@ class Guesser:
 
 
 def decoding_of(request, settings):
-    statistics = DraftPlanner(settings.target.max_draft_len, clock=lambda: 0.0, rated=False)
+    statistics = DraftPlanner(settings.target.max_draft_len, clock=lambda: 0.0, reports_probs=False)
     drafter = drafter_of(request, DrafterContext(settings, Health(), statistics))
     guide = matcher(request.guide.kind, request.guide.text, request.end_ids)
     return Decoding(request, settings, drafter, guide)

@@ -295,7 +295,7 @@ def decoding_of(
     draft_planner = DraftPlanner(
         settings.target.max_draft_len,
         clock=lambda: 0.0,
-        rated=settings.draft_stops_when_unsure,
+        reports_probs=settings.draft_stops_when_unsure,
     )
     ahead_planner = ahead_planner or AheadPlanner(settings)
     context = DrafterContext(

@@ -26,7 +26,7 @@ def learn(ahead, step=0.00109, accepted=4, rounds=200):
         ahead.verified(draft, min(accepted, tokens), seconds)
         branches = step * (1 + 0.003 * 64) * 11
         answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
-        ahead.planner.timed_branches(answer, 10, 64)
+        ahead.planner.record_branch_time(answer, 10, 64)
 
 
 @pytest.mark.parametrize(("running", "branches"), [(1, 128), (2, 64), (16, 8)])
@@ -55,9 +55,9 @@ def test_drafts_that_stopped_early_do_not_change_the_acceptance_rate():
     statistics, draft = AheadPlanner(AHEAD), Draft(ids(1, 1, 1, 1), drafter="draft_model")
     before = statistics.acceptance("draft_model")
     for _ in range(50):
-        statistics.verified(replace(draft, plan=DraftPlan(8, 0.5)), 4)
+        statistics.record_acceptance(replace(draft, plan=DraftPlan(8, 0.5)), 4)
     assert statistics.acceptance("draft_model") == before
     for _ in range(50):
-        statistics.verified(replace(draft, plan=DraftPlan(4)), 4)
-        statistics.verified(replace(draft, drafted_ahead=True), 4)
+        statistics.record_acceptance(replace(draft, plan=DraftPlan(4)), 4)
+        statistics.record_acceptance(replace(draft, drafted_ahead=True), 4)
     assert statistics.acceptance("draft_model") > 0.95

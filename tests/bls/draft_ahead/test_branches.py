@@ -25,7 +25,7 @@ from strategies import languages
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import (
     DraftAhead,
-    branching_of,
+    plan_branches,
 )
 from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
@@ -173,20 +173,20 @@ def test_drafts_with_ids_unknown_to_the_draft_engine_get_no_branches():
 def test_branches_respect_ends_of_sequence_min_tokens_and_context_limits():
     plan = AheadPlan(num_tokens=4, num_branches=8)
     sequence = Sequence(request_of(min_tokens=0))
-    branching = branching_of(sequence, ids(1, END), plan, 100, 0.8)
+    branching = plan_branches(sequence, ids(1, END), plan, 100, 0.8)
     assert branching.lengths == (4, 4, 0)
     assert branching.counts[2] == 0
     # min_tokens requires five tokens. The call bans end ids, so branches stay below five tokens.
     sequence = Sequence(request_of(min_tokens=5))
-    assert branching_of(sequence, ids(1, 2, 3, 4), plan, 100, 0.8).lengths == (3, 2, 1, 0, 0)
+    assert plan_branches(sequence, ids(1, 2, 3, 4), plan, 100, 0.8).lengths == (3, 2, 1, 0, 0)
     # Branches stop at max_tokens and at the space left in the draft engine (100 or 4 tokens).
     sequence = Sequence(request_of(max_tokens=6))
-    assert branching_of(sequence, ids(1, 2), plan, 100, 0.8).lengths == (4, 3, 2)
-    assert branching_of(sequence, ids(1, 2), plan, 4, 0.8).lengths == (3, 2, 1)
+    assert plan_branches(sequence, ids(1, 2), plan, 100, 0.8).lengths == (4, 3, 2)
+    assert plan_branches(sequence, ids(1, 2), plan, 4, 0.8).lengths == (3, 2, 1)
     sequence = Sequence(request_of(max_tokens=3))
-    assert branching_of(sequence, ids(1, 2), plan, 100, 0.8).lengths == (1, 0, 0)
+    assert plan_branches(sequence, ids(1, 2), plan, 100, 0.8).lengths == (1, 0, 0)
     sequence = Sequence(request_of(max_tokens=2))
-    assert branching_of(sequence, ids(1), plan, 100, 0.8) is None
+    assert plan_branches(sequence, ids(1), plan, 100, 0.8) is None
 
 
 def test_auto_with_drafting_ahead_does_not_change_the_output():

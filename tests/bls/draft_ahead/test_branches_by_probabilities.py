@@ -19,7 +19,7 @@ from scripted import (
 from strategies import languages
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_ahead.branches import draft_ahead_of
+from tandem.bls.draft_ahead.branches import make_draft_ahead
 from tandem.bls.effects import Draft, EngineAnswer, EngineCall
 from tandem.bls.sequence import Sequence
 
@@ -80,7 +80,7 @@ def test_unread_logits_are_released_by_a_later_draft_call(ahead_fates):
 @pytest.mark.parametrize("logits", ["handle", None])
 def test_logits_that_arrive_too_late_are_returned(logits):
     request, planner = request_of(**BY_PROBABILITIES), AheadPlanner(SHARED)
-    ahead, sequence = draft_ahead_of(request, SHARED, planner), Sequence(request)
+    ahead, sequence = make_draft_ahead(request, SHARED, planner), Sequence(request)
     call = EngineCall("draft", sequence.context, 0, seed=0)
     steps = ahead.start(sequence, Draft(ids(1, 2)), ahead.plan(4), call, room=100)
     next(steps)
@@ -94,5 +94,5 @@ def test_logits_that_arrive_too_late_are_returned(logits):
 @pytest.mark.parametrize(("width", "most"), [(8, 2**20), (128_256, 65), (2**21, 4)])
 def test_branches_are_limited_by_the_size_of_their_logits(width, most):
     wide = with_engines(SHARED, draft={"vocab_size": width})
-    ahead = draft_ahead_of(request_of(**BY_PROBABILITIES), wide, AheadPlanner(wide))
-    assert ahead._most == min(most, 2**25 // (4 * width))
+    ahead = make_draft_ahead(request_of(**BY_PROBABILITIES), wide, AheadPlanner(wide))
+    assert ahead._max_tokens == min(most, 2**25 // (4 * width))

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scripted import ids
 
-from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.draft_length.fixed import FixedLength
+from tandem.bls.draft_length.per_request import AutoLength
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.effects import Draft, DraftPlan, EngineAnswer
 
@@ -22,36 +22,40 @@ SECONDS = st.floats(0.0, 100.0)
 class World:
     """A clock and a number of running sequences, both set by the test."""
 
-    def __init__(self, rated):
+    def __init__(self, reports_probs):
         self.now, self.running = 0.0, 1
         self.statistics = DraftPlanner(
-            MAX_DRAFT_LEN, lambda: self.running, clock=lambda: self.now, rated=rated
+            MAX_DRAFT_LEN, lambda: self.running, clock=lambda: self.now, reports_probs=reports_probs
         )
 
 
-def drafted(tokens, seconds, *, rated):
-    log_probs = np.full(tokens, -0.1, np.float32) if rated else None
+def drafted(tokens, seconds, *, reports_probs):
+    log_probs = np.full(tokens, -0.1, np.float32) if reports_probs else None
     answer = EngineAnswer(ids(*[1] * tokens), seconds, seconds, log_probs=log_probs)
     return Draft(answer.tokens, drafter="draft_model", answer=answer)
 
 
-def copied(tokens, num_matching=2):
+def match(tokens, num_matching=2):
     return Draft(ids(*[1] * tokens), drafter="prompt_lookup", num_matching=num_matching)
 
 
-def step(length, kind, tokens, accepted, seconds, *, rated):
-    """Let the draft length learn from a step of this kind: draft, copy or alone."""
+def step(length, kind, tokens, accepted, seconds, *, reports_probs):
+    """Let the draft length learn from a step of this kind: draft, lookup or plain."""
     accepted = min(accepted, tokens)
-    if kind == "alone":
+    if kind == "plain":
         length.observe_plain_step(tokens, seconds)
     else:
-        draft = copied(tokens) if kind == "copy" else drafted(tokens, seconds / 3, rated=rated)
+        draft = (
+            match(tokens)
+            if kind == "lookup"
+            else drafted(tokens, seconds / 3, reports_probs=reports_probs)
+        )
         length.verified(draft, accepted, seconds)
 
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(("draft", "copy", "alone")),
+        st.sampled_from(("draft", "lookup", "plain")),
         st.integers(1, MAX_DRAFT_LEN),
         st.integers(0, MAX_DRAFT_LEN),
         SECONDS,
@@ -64,8 +68,8 @@ STEPS = st.lists(
 
 @given(STEPS, st.booleans(), st.integers(1, 40))
 @example([("draft", 1, 0, 0.0, 0, 0.0)] * 4 + [("draft", 1, 0, 3e-173, 0, 0.0)], False, 1)
-def test_plans_never_exceed_the_limit_and_always_emit_a_token(steps, rated, limit):
-    world = World(rated)
+def test_plans_never_exceed_the_limit_and_always_emit_a_token(steps, reports_probs, limit):
+    world = World(reports_probs)
     lengths = [AutoLength(world.statistics) for _ in range(3)]
     for number, (kind, tokens, accepted, seconds, running, passed) in enumerate(steps):
         length = lengths[number % len(lengths)]
@@ -73,14 +77,14 @@ def test_plans_never_exceed_the_limit_and_always_emit_a_token(steps, rated, limi
         plan = length.plan(limit)
         assert 0 <= plan.num_tokens <= min(limit, MAX_DRAFT_LEN)
         assert plan.num_tokens or 1 <= plan.plain_tokens <= 32
-        assert 0 <= length.copy_length(copied(tokens)) <= tokens
+        assert 0 <= length.lookup_length(match(tokens)) <= tokens
         assert 1 <= length.length_ahead <= MAX_DRAFT_LEN
-        step(length, kind, tokens, accepted, seconds, rated=rated)
+        step(length, kind, tokens, accepted, seconds, reports_probs=reports_probs)
 
 
 def test_the_planner_is_thread_safe():
     statistics = DraftPlanner(
-        MAX_DRAFT_LEN, lambda: 1 + next(turns) % 64, clock=time.monotonic, rated=True
+        MAX_DRAFT_LEN, lambda: 1 + next(turns) % 64, clock=time.monotonic, reports_probs=True
     )
     turns, errors = iter(range(10**9)), []
 
@@ -89,15 +93,15 @@ def test_the_planner_is_thread_safe():
         try:
             for _ in range(300):
                 plan, seconds = length.plan(8), float(random.random()) / 100
-                length.copy_length(copied(3))
-                kind = "draft" if plan.num_tokens else "alone"
+                length.lookup_length(match(3))
+                kind = "draft" if plan.num_tokens else "plain"
                 step(
                     length,
                     kind,
                     max(1, plan.num_tokens),
                     int(random.integers(9)),
                     seconds,
-                    rated=True,
+                    reports_probs=True,
                 )
         except Exception as error:  # noqa: BLE001
             errors.append(error)
@@ -112,15 +116,15 @@ def test_the_planner_is_thread_safe():
 
 def alone_and_drafting(loops, seconds):
     """Return, for every 10 ms, whether each loop decodes without drafts."""
-    worlds = [World(rated=False) for _ in range(loops)]
+    worlds = [World(reports_probs=False) for _ in range(loops)]
     lengths = [AutoLength(world.statistics) for world in worlds]
     times = []
     for number in range(int(seconds * 100)):
         for world, length in zip(worlds, lengths, strict=True):
             world.now = number / 100
             if number % 5 == 0:
-                kind, tokens = ("draft", 4) if length.allows_drafts() else ("alone", 1)
-                step(length, kind, tokens, 3, 0.05, rated=False)
+                kind, tokens = ("draft", 4) if length.allows_drafts() else ("plain", 1)
+                step(length, kind, tokens, 3, 0.05, reports_probs=False)
         times.append([not length.allows_drafts() for length in lengths])
     return times
 
@@ -138,7 +142,7 @@ def test_experiments_without_drafts_take_less_than_5_percent_of_the_time():
 
 @pytest.mark.parametrize("pause", [1.0, 3.0, 10.0])  # seconds
 def test_drafting_continues_after_the_machine_was_paused(pause):
-    world = World(rated=False)
+    world = World(reports_probs=False)
     length = AutoLength(world.statistics)
 
     def decode(rounds, seconds):
@@ -147,9 +151,9 @@ def test_drafting_continues_after_the_machine_was_paused(pause):
             world.now += seconds
             if length.plan(8).num_tokens:
                 with_drafts += 1
-                step(length, "draft", 8, 6, seconds, rated=False)
+                step(length, "draft", 8, 6, seconds, reports_probs=False)
             else:
-                step(length, "alone", 1, 0, 0.05, rated=False)
+                step(length, "plain", 1, 0, 0.05, reports_probs=False)
         return with_drafts
 
     decode(300, 0.1)
@@ -158,35 +162,35 @@ def test_drafting_continues_after_the_machine_was_paused(pause):
 
 
 def test_a_request_that_can_only_copy_does_not_stop_the_drafts_of_others():
-    world = World(rated=False)
+    world = World(reports_probs=False)
     world.running = 2
-    drafting, copying = (AutoLength(world.statistics) for _ in range(2))
+    drafting, looking_up = (AutoLength(world.statistics) for _ in range(2))
     with_drafts = 0
     for number in range(1000):
         world.now = number / 10
-        step(copying, "copy", 4, 3, 0.05, rated=False)
+        step(looking_up, "lookup", 4, 3, 0.05, reports_probs=False)
         plan = drafting.plan(8)
         with_drafts += plan.num_tokens > 0
-        kind, tokens = ("draft", 8) if plan.num_tokens else ("alone", 1)
-        step(drafting, kind, tokens, 7, 0.1, rated=False)
+        kind, tokens = ("draft", 8) if plan.num_tokens else ("plain", 1)
+        step(drafting, kind, tokens, 7, 0.1, reports_probs=False)
     assert with_drafts > 900
 
 
 def test_rejected_branches_do_not_stop_copies():
-    world = World(rated=False)
+    world = World(reports_probs=False)
     length = AutoLength(world.statistics)
-    for kind, seconds in [("draft", 0.1)] * 5 + [("alone", 0.09)] * 5:
+    for kind, seconds in [("draft", 0.1)] * 5 + [("plain", 0.09)] * 5:
         world.now += seconds
-        step(length, kind, 1, 0, seconds, rated=False)
+        step(length, kind, 1, 0, seconds, reports_probs=False)
     for _ in range(200):
         world.now += 0.1
         length.verified(Draft(ids(1, 1), drafter="draft_model", drafted_ahead=True), 0, 0.1)
     assert world.statistics.mode is Mode.BEST
-    assert length.copy_length(copied(4, num_matching=1)) > 0
+    assert length.lookup_length(match(4, num_matching=1)) > 0
 
 
 def test_a_fixed_draft_length_is_limited_only_by_the_tokens_left():
     length = FixedLength(4)
     assert [length.plan(limit) for limit in (3, 9)] == [DraftPlan(3), DraftPlan(4)]
-    assert length.copy_length(copied(5)) == 5
+    assert length.lookup_length(match(5)) == 5
     assert length.allows_drafts()

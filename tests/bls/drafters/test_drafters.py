@@ -159,9 +159,9 @@ def test_hybrid_limits_copies_and_model_drafts_separately():
 def test_looked_up_drafts_have_no_logits():
     target, draft = Target(Repeats()), Draft(Repeats())
     play(decoding_of(request_of("hybrid", use_draft_logits=True)), target, draft)
-    copied = [call for call in target.calls if call.draft.drafter == "prompt_lookup"]
-    assert copied
-    assert all(call.draft.logits is None for call in copied)
+    match = [call for call in target.calls if call.draft.drafter == "prompt_lookup"]
+    assert match
+    assert all(call.draft.logits is None for call in match)
     assert all(call.wants_logits for call in draft.calls)
 
 
@@ -293,7 +293,7 @@ def drafting_in_vain():
     """Return a hybrid drafter that has learned that drafts don't pay, its planner and its clock."""
     time = Time()
     request = request_of("hybrid", draft_len=AUTO, max_draft_len=16)
-    planner = RecordingPlanner(16, clock=time, rated=False)
+    planner = RecordingPlanner(16, clock=time, reports_probs=False)
     drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner))
     for _ in range(40):
         time.now += 0.1
@@ -326,10 +326,10 @@ def test_hybrid_decodes_in_growing_chunks_until_a_copy_is_right():
         chunks.append(decoded_alone(drafter, sequence))
         sequence.append(ids(token))
     assert chunks == [1, 2, 4, 8, 16, 32]
-    copied = effects.Draft(ids(5), drafter="prompt_lookup", num_matching=2)
-    drafter.verified(copied, 0, 0.1)
+    match = effects.Draft(ids(5), drafter="prompt_lookup", num_matching=2)
+    drafter.verified(match, 0, 0.1)
     assert decoded_alone(drafter, sequence) == 32
-    drafter.verified(copied, 1, 0.1)
+    drafter.verified(match, 1, 0.1)
     assert decoded_alone(drafter, sequence) == 1
 
 
@@ -368,7 +368,7 @@ def test_hybrid_shortens_no_call_of_an_experiment_without_drafts():
     drafter, planner, time = drafting_in_vain()
     sequence = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16))
     assert decoded_alone(drafter, sequence) == 1
-    while planner.mode is not Mode.ALONE:
+    while planner.mode is not Mode.NO_DRAFTS:
         time.now += 0.01
     planner.plain = ()
     count = decoded_alone(drafter, sequence)
@@ -392,7 +392,7 @@ def test_auto_uses_a_fixed_length_for_seeded_output_that_depends_on_it(
         seeded=seeded,
         use_draft_logits=use_draft_logits,
     )
-    planner = DraftPlanner(16, clock=lambda: 0.0, rated=True)
+    planner = DraftPlanner(16, clock=lambda: 0.0, reports_probs=True)
     drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner))
     first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
     is_seeded = seeded and use_draft_logits

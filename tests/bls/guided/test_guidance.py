@@ -24,7 +24,7 @@ from scripted import ids, play, with_engines
 from small_guides import allowed, encoded
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_ahead.branches import draft_ahead_of
+from tandem.bls.draft_ahead.branches import make_draft_ahead
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.exactness.lossless import lossless
@@ -306,8 +306,8 @@ def test_guided_answers_are_not_drafted_ahead():
     able = with_engines(WIDE, draft={"branches": True})
     request = request_for(GUIDES[0], drafter="draft_model", draft_len=4, max_draft_len=16)
     statistics = AheadPlanner(able)
-    assert draft_ahead_of(replace(request, draft_ahead=True), able, statistics) is None
-    assert draft_ahead_of(replace(request, draft_ahead=True, guide=None), able, statistics)
+    assert make_draft_ahead(replace(request, draft_ahead=True), able, statistics) is None
+    assert make_draft_ahead(replace(request, draft_ahead=True, guide=None), able, statistics)
 
 
 class Disobedient(KeyedEngine):

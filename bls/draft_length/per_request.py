@@ -31,30 +31,30 @@ class AutoLength:
         """Plan a draft of at most ``limit`` tokens (>= 1)."""
         return self._planner.plan(self._level, limit)
 
-    def copy_length(self, copied: Draft) -> int:
-        """Return how many copied tokens to verify (0: call the draft model instead)."""
-        return self._planner.copy_length(self._level, copied)
+    def lookup_length(self, match: Draft) -> int:
+        """Return how many tokens of a lookup draft to verify. 0: don't use it."""
+        return self._planner.lookup_length(self._level, match)
 
-    def observe_copy(self, copied: Draft, num_right: int) -> None:
-        """Record how many tokens of a copy were right that the target didn't verify."""
-        self._planner.observe_copy(copied, num_right)
+    def observe_lookup(self, match: Draft, num_right: int) -> None:
+        """Record how many tokens of a lookup draft were right that the target didn't verify."""
+        self._planner.observe_lookup(match, num_right)
 
     def allows_drafts(self) -> bool:
         """Return whether drafts of any kind, including copies and branches, are allowed now."""
-        return self._planner.mode is not Mode.ALONE
+        return self._planner.mode is not Mode.NO_DRAFTS
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Record a round. The draft may be a copy.
+        """Record a round. The draft may be from prompt lookup.
 
         If it was drafted ahead, only its acceptance counts, because the round doesn't predict the
         costs of other rounds.
         """
         timed = self._load_stayed() and (draft.answer is None or self._caught_up)
         if not draft.drafted_ahead:
-            self._planner.verified(draft, num_accepted, seconds, self._level, timed=timed)
+            self._planner.record_round(draft, num_accepted, seconds, self._level, timed=timed)
         if draft.answer is not None or draft.drafted_ahead:
             self._caught_up = True
-            self._planner.count_accepted(draft, num_accepted)
+            self._planner.record_acceptance(draft, num_accepted)
             self._own.add(num_accepted, len(draft), OWN_MEMORY)
             self._level = self._planner.level(self._own)
 
