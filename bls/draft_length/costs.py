@@ -77,8 +77,8 @@ class Line:
     def fit(self) -> tuple[float, float]:
         """Return ``fixed`` and ``each``, both at least 0.
 
-        The engine clock's seconds per token are the prior of the slope. It has the weight of slots
-        whose tokens have a sum of squared deviations of 1.
+        The prior of the slope is the engine clock's seconds per token. It adds 1 to the sum of
+        squared deviations of the tokens.
         """
         expected = self._engine_seconds / max(1e-9, self._engine_tokens)
         each = max(0.0, (self._xy + expected) / (self._xx + 1.0))
