@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 SECONDS_TO_STOP = 5  # time for requests to finish after a signal
-SECONDS_TO_END = 2  # additional time for them to send an error
+SECONDS_TO_END = 0.5  # additional time for them to send an error
 SECONDS_TO_ASK = 30  # per request; clients are disconnected after one to two times this
 NOTHING = object()
 
@@ -98,15 +98,23 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more requests, and wait for the running ones to end."""
-        end = self.config.app.state.serving.triton.stop  # type: ignore[union-attr]
-        ending = asyncio.get_running_loop().call_later(SECONDS_TO_STOP, end)
+        ending = asyncio.create_task(self._end_requests(SECONDS_TO_STOP))
         try:
             await super().shutdown(sockets)
         finally:
             ending.cancel()
-            end()  # immediately after a second Ctrl-C
-            if self.server_state.tasks:
-                await asyncio.wait(self.server_state.tasks, timeout=SECONDS_TO_END)
+            await self._end_requests(0)  # immediately after a second Ctrl-C
+
+    async def _end_requests(self, seconds: float) -> None:
+        """After this time, end requests that Triton is serving, then those that are incomplete."""
+        await asyncio.sleep(seconds)
+        self.config.app.state.serving.triton.stop()  # type: ignore[union-attr]
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=SECONDS_TO_END)
+        for task in self.server_state.tasks:
+            task.cancel()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=SECONDS_TO_END)
 
 
 def _server(app: Starlette) -> uvicorn.Server:
@@ -119,7 +127,7 @@ def _server(app: Starlette) -> uvicorn.Server:
         # `Connection` closes idle connections. By default, uvicorn closes them after five seconds,
         # exactly when most Python clients send their last request.
         timeout_keep_alive=2 * SECONDS_TO_ASK,
-        timeout_graceful_shutdown=SECONDS_TO_STOP + SECONDS_TO_END,
+        timeout_graceful_shutdown=int(SECONDS_TO_STOP + 4 * SECONDS_TO_END),
         server_header=False,
     )
     return _Server(config)
