@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 import tandem
@@ -40,31 +39,26 @@ def grpc_url(text: str) -> str:
 def output_file(text: str) -> Path:
     """Read the path of a file to write, and check it before a long measurement."""
     path = Path(text)
-    place = path if _is_pipe_or_device(path) else path.resolve().parent
-    if path.is_dir() or not os.access(place, os.W_OK):
+    place = path if path.exists() else path.absolute().parent
+    if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
         reason = "it is a folder" if path.is_dir() else f"{place} doesn't exist or isn't writable"
         raise argparse.ArgumentTypeError(f"can't write {text}: {reason}")
     return path
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a file, or keep an earlier one and raise TandemError, such as on a full disk."""
-    text = json.dumps(content, indent=2) + "\n"
+    """Write a file. If the disk is full, keep an earlier one and raise TandemError."""
+    data = (json.dumps(content, indent=2) + "\n").encode()
     try:
-        if _is_pipe_or_device(path):
-            path.write_text(text)
+        if not path.is_file():
+            path.write_bytes(data)
             return
-        path = path.resolve()
-        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
-            fresh = Path(folder, path.name)
-            fresh.write_text(text)
-            fresh.replace(path)
+        with path.open("rb+") as file:
+            os.posix_fallocate(file.fileno(), 0, len(data))  # fails before anything is overwritten
+            file.write(data)
+            file.truncate()
     except OSError as error:
         raise TandemError(f"can't write {path}: {error.strerror}") from error
-
-
-def _is_pipe_or_device(path: Path) -> bool:
-    return path.exists() and not (path.is_file() or path.is_dir())
 
 
 def drafter_names(*, baseline: bool = False) -> str:
