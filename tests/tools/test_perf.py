@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 import zipfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -95,12 +97,29 @@ def test_requests_contain_only_options_that_the_user_sets(printed, tmp_path):
 
 
 def test_perf_analyzer_ends_with_a_terminated_command(wheel, monkeypatch, tmp_path):
-    script = f"echo $$ > {tmp_path}/id; sleep 1; kill $PPID; exec sleep 60"
+    script = f"echo $$ > {tmp_path}/id; kill $PPID; exec sleep 60"
     wheel(f'#!/bin/sh\n[ "$1" = --version ] || {{ {script}; }}\n')
     monkeypatch.setattr(perf, "entries_to_call", lambda *_: {"bls_stream": True})
     assert command.main(["perf", "--url", "here:1"]) == 130
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "id").read_text()), 0)
+
+
+def test_perf_analyzer_ends_even_if_the_signal_arrives_while_it_starts(wheel, monkeypatch):
+    started = []
+
+    class InterruptedPopen(subprocess.Popen):
+        def __init__(self, arguments, **options):
+            super().__init__(arguments, **options)
+            if "--version" not in arguments:
+                started.append(self)
+                signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", InterruptedPopen)
+    monkeypatch.setattr(perf, "entries_to_call", lambda *_: {"bls_stream": True})
+    wheel('#!/bin/sh\n[ "$1" = --version ] || exec sleep 5\n')
+    assert command.main(["perf", "--url", "here:1"]) == 130
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
 
 
 def test_no_proxy_is_used_for_a_server_on_this_machine(printed):

@@ -13,7 +13,8 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,10 +42,12 @@ from tandem.tools.commands.options import (
 )
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.signals import handled_by
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 from tandem.tools.triton.serving import serving
 
 FORWARDER = "bls"
+POLL_SECONDS = 0.05
 RANGE = re.compile(r"[1-9]\d*(:[1-9]\d*){0,2}")
 
 
@@ -117,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
         for name, stream in entries.items():
             requests = [inputs_for(p, options.max_tokens, more, stream=stream) for p in prompts]
             write_requests(requests, folder / f"{name}.json")
-        perf_analyzer = find_perf_analyzer()
+        program = find_perf_analyzer()
         server = stack.enter_context(serving(deployment)) if deployment else None
         url = server.grpc_url if server else options.url
         near = {"no_grpc_proxy": url.rpartition(":")[0]} if is_on_this_machine(url) else {}
@@ -125,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
             # Measure a number of requests instead of a time window: each answer takes seconds, so a
             # window would take minutes to become stable.
             command = [
-                *perf_analyzer,
+                *program,
                 *("-m", name),
                 *("-u", url),
                 *("-i", "grpc"),
@@ -137,16 +140,29 @@ def run(options: argparse.Namespace) -> int:
                 *options.more,
             ]
             print(f"$ {shlex.join(command)}", flush=True)
-            program = subprocess.Popen(command, env=os.environ | near)
-            try:
-                status = program.wait() or status
-            except KeyboardInterrupt:
-                program.kill()
-                program.wait()
-                raise
+            status = run_until_signal(command, os.environ | near) or status
         if status and server:
             server.check()
     return status
+
+
+def run_until_signal(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a program and return its exit status. A signal kills it and raises KeyboardInterrupt.
+
+    The handler doesn't raise, because an exception within `Popen()` would lose the process.
+    """
+    signals: list[int] = []
+    with (
+        handled_by(lambda number, _: signals.append(number)),
+        subprocess.Popen(command, env=environment) as program,
+    ):
+        while program.poll() is None and not signals:
+            time.sleep(POLL_SECONDS)
+        if signals:
+            program.kill()
+    if signals:
+        raise KeyboardInterrupt
+    return program.returncode
 
 
 def entries_to_call(
