@@ -26,10 +26,10 @@ ANYTHING = np.int32(-1)  # word of a mask that allows all tokens
 # Start of the library's error for a full automaton
 FULL = "lexer error:"
 MOST_RENEWALS = 8
-# Length of a long run of forced tokens. For each token the library looks at the whole run, so a
-# call takes few tokens of a long run and can be interrupted.
+# Length of a long run of forced tokens. For each token the library looks at the whole run, and it
+# holds the GIL unless it computes a mask: 0.1 s per token for 100,000 tokens.
 LONG_RUN = 1000
-STEPS_OF_LONG_RUN = 16  # tokens per call
+STEPS_OF_LONG_RUN = 16  # tokens per call, so that the caller can be interrupted
 DEAD_END = "it allows no next token: it conflicts with the request's end ids"
 TOO_COMPLEX = "it has become too complex"
 # The library's errors if no token is allowed
@@ -78,6 +78,7 @@ class GuideMatcher:
         self._matcher = self.automaton.new_matcher()
         self._followed: list[int] = []
         self._renewals_left = MOST_RENEWALS
+        self._in_long_run = False
         self._executor = executor
         self._size = tokenizer.vocab_size
         self._library_ends = tokenizer.eos_tokens
@@ -119,15 +120,13 @@ class GuideMatcher:
         """
         taken: list[int] = []
         while len(taken) < most and not self.complete:
-            # A lambda, because a new automaton replaces self._matcher.
-            run: list[int] = self._checked(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108
-            check_run(len(run))
-            if not run or run[0] in self._end_ids:
+            token = self._forced_next()
+            if token is None or token in self._end_ids:
                 break
-            if not self._take(run[:1]):
+            if not self._take([token]):
                 raise GuideError(TOO_COMPLEX)
-            taken.append(run[0])
-            if len(run) > LONG_RUN:
+            taken.append(token)
+            if self._in_long_run:
                 most = min(most, STEPS_OF_LONG_RUN)
         return taken
 
@@ -141,6 +140,17 @@ class GuideMatcher:
         if count:
             self._checked(lambda: self._matcher.rollback(count))
             del self._followed[-count:]
+
+    def _forced_next(self) -> int | None:
+        if self._in_long_run:
+            tokens = _ids(self._masks([], rows=1)[0])
+            if len(tokens) == 1:
+                return int(tokens[0])
+        # A lambda, because a new automaton replaces self._matcher.
+        run: list[int] = self._checked(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108
+        check_run(len(run))
+        self._in_long_run = len(run) > LONG_RUN
+        return run[0] if run else None
 
     def walk(self, tokens: Sequence[int], *, may_end: bool = True) -> Walk:
         """Return the masks at the position of each token, and after the last one.
@@ -252,6 +262,11 @@ def reason_of(error: str) -> str:
     if line.startswith(ONE_WAY):
         return "the rule attributes max_tokens and stop aren't supported"
     return "no text matches it" if line in DEAD_ENDS else shortened(line.replace(*NO_ONE_OF))
+
+
+def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Return the token ids that a mask [words] allows, in ascending order."""
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
 
 
 def _place(token: int) -> tuple[int, np.uint32]:
