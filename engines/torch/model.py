@@ -187,14 +187,19 @@ class PackedModel:
         parts.append(self.forward(mixed, segments))
         one.length = size - 1
         parts.append(self.forward(ids[-1:], [Segment(one, 1, 1)]))
-        self.cache.drop(one)
-        self.cache.drop(other)
+        for entry in (one, other) if self._paged else ():
+            self.cache.drop(entry)
         return torch.cat(parts)
 
     def _new_entry(self, ids: NDArray[np.int64]) -> KVEntry:
-        entry = self.cache.acquire(ids, 0, len(ids))
-        if entry is None:
+        """Return an entry for these tokens, standalone or in the paged cache."""
+        if not self._paged:
+            entry = KVEntry()
+            entry.resize(self.cache.shape, len(ids))
+            return entry
+        found = self.cache.acquire(ids, 0, len(ids))
+        if found is None:
             raise LoadError(
                 f"kv_cache_tokens must hold at least two sequences of {len(ids)} tokens"
             )
-        return entry
+        return found
