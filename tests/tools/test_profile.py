@@ -76,7 +76,7 @@ def test_an_empty_profile_is_rejected(folder):
 @pytest.mark.parametrize("draft_len", [0, -1, "atuo"])
 def test_draft_len_must_be_at_least_1_or_auto(folder, draft_len):
     text = refusal(folder, profile(decoding={"draft_len": draft_len}))
-    assert "decoding.draft_len: must be at least 1, or auto" in text
+    assert "decoding.draft_len: must be an integer of at least 1, or auto" in text
 
 
 def test_a_profile_that_is_nested_too_deep_is_rejected(tmp_path):

@@ -92,7 +92,7 @@ def _draft_len(value: Any) -> Any:
     if value == "auto":
         return AUTO
     if isinstance(value, str) or (isinstance(value, int) and value < 1):
-        raise PydanticCustomError("draft_len", "must be at least 1, or auto")
+        raise PydanticCustomError("draft_len", "must be an integer of at least 1, or auto")
     return value
 
 
