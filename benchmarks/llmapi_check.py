@@ -132,13 +132,13 @@ def relied_on(
     ended = _call(engine, prompt, end_id=end).tokens
     yield "an end token ends the output", ended == output[: output.index(end)], f"{len(ended)}"
     yield "without an end token, none ends it", len(answers[0].tokens) == TOKENS, ""
-    stop = Words((end,))
+    stop = Words.of((end,))
     stopped = _call(engine, prompt, stop_words=stop).tokens
     yield "a stop word stays at the end", stopped == output[: output.index(end) + 1], ""
     longer = SamplingParams(top_k=1, min_tokens=TOKENS)
     kept = _call(engine, prompt, end_id=end, sampling=longer).tokens
     yield "min_tokens holds at every position", len(kept) == TOKENS and end not in kept, ""
-    banned = SamplingParams(top_k=1, bad_words=Words((end,)))
+    banned = SamplingParams(top_k=1, bad_words=Words.of((end,)))
     clean = _call(engine, prompt, sampling=banned).tokens
     yield "a bias bans a token at every position", end not in clean, ""
     log_probs = _call(engine, prompt, return_log_probs=True).log_probs

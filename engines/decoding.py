@@ -169,8 +169,7 @@ def _words(name: str, array: Array) -> Words:
     ids, ends = table[0], table[1][table[1] >= 0]
     if (ends[1:] < ends[:-1]).any() or (len(ends) and ends[-1] > len(ids)):
         raise RequestError(f"{name} must have ends in ascending order, up to {len(ids)}")
-    starts = [0, *ends[:-1].tolist()]
-    return Words(*(ids[a:b].tolist() for a, b in zip(starts, ends.tolist(), strict=False)))
+    return Words(ids, ends)
 
 
 _share = _number(Bounds(0, 1))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -11,77 +10,101 @@ import numpy as np
 from numpy.typing import NDArray
 
 _Ids: TypeAlias = NDArray[np.int32]
-_Word: TypeAlias = tuple[int, ...]
+_Places: TypeAlias = NDArray[np.intp]
 
 
 class Words:
-    """Words without order. Words without ids are ignored."""
+    """Words in the layout of NVIDIA's tensors, so that long lists need no Python loop.
 
-    def __init__(self, *words: Sequence[int]) -> None:
-        self._words: list[_Word] = [tuple(word) for word in words if word]
+    ids: INT32 [n], all words concatenated. ends: end offset of each word in `ids`, ascending. Words
+    without ids are ignored.
+    """
+
+    def __init__(self, ids: _Ids, ends: NDArray[Any]) -> None:
+        starts = np.concatenate((np.zeros(min(1, len(ends)), np.intp), ends[:-1]))
+        real = ends > starts
+        self._starts: _Places = starts[real]
+        self._ends: _Places = ends[real].astype(np.intp)
+        self.ids: _Ids = ids[: self._ends[-1] if len(self._ends) else 0]
+
+    @classmethod
+    def of(cls, *words: Sequence[int]) -> Words:
+        ids = [token for word in words for token in word]
+        return cls(np.array(ids, np.int32), np.cumsum([len(word) for word in words], dtype=np.intp))
 
     def __len__(self) -> int:
-        return len(self._words)
+        return len(self._ends)
 
-    def __iter__(self) -> Iterator[_Word]:
-        return iter(self._words)
-
-    @property
-    def ids(self) -> _Ids:
-        """The ids of all words, concatenated."""
-        return np.array([token for word in self._words for token in word], np.int32)
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        for start, end in zip(self._starts.tolist(), self._ends.tolist(), strict=True):
+            yield tuple(self.ids[start:end].tolist())
 
     @cached_property
     def singles(self) -> _Ids:
         """The ids of single-token words, ascending, without duplicates."""
-        return np.array(sorted(self.single_ids), np.int32)
+        ids: _Ids = np.unique(self.ids[self._starts[self._lengths == 1]])
+        return ids
 
     @cached_property
     def single_ids(self) -> frozenset[int]:
         """The ids of single-token words, as a set."""
-        return frozenset(word[0] for word in self._words if len(word) == 1)
+        return frozenset(self.singles.tolist())
 
     @cached_property
     def longest(self) -> int:
-        return max(map(len, self._words), default=0)
+        return int(self._lengths.max(initial=0))
 
     def next_after(self, text: NDArray[Any]) -> _Ids:
         """Return the ids that would complete a multi-token word after `text` [n]."""
-        found: list[int] = []
-        for length, lasts in self._lasts.items():
-            if length <= len(text):
-                found += lasts.get(tuple(text[-length:].tolist()), ())
-        return np.array(found, np.int32)
+        last: _Ids = self.ids[self._phrases[1][self._at_end(text, 1)] - 1]
+        return last
 
     def first_end(self, before: Sequence[int], new: Sequence[int], skip: int = 0) -> int | None:
         """Return the index in `new` of the token that completes a word in `before + new`, or None.
 
         Words that end within the first `skip` tokens of `new` don't count.
         """
-        tail = before[max(0, len(before) - self.longest + 1) :]
-        text = [*tail, *new]
-        for i in range(skip, len(new)):
-            end = len(tail) + i + 1
-            for length, words in self._by_length.items():
-                if length <= end and tuple(text[end - length : end]) in words:
+        last = len(new)
+        if not self.single_ids.isdisjoint(new[skip:]):
+            last = next(i for i in range(skip, last) if new[i] in self.single_ids)
+        if self.longest > 1:
+            tail = before[max(0, len(before) - self.longest + 1) :]
+            text = np.array([*tail, *new], np.int64)
+            for i in range(skip, last):
+                if len(self._at_end(text[: len(tail) + i + 1], 0)):
                     return i
-        return None
+        return last if last < len(new) else None
 
     @cached_property
-    def _by_length(self) -> Mapping[int, set[_Word]]:
-        words: dict[int, set[_Word]] = defaultdict(set)
-        for word in self._words:
-            words[len(word)].add(word)
-        return words
+    def _lengths(self) -> _Places:
+        return self._ends - self._starts
 
     @cached_property
-    def _lasts(self) -> Mapping[int, Mapping[_Word, list[int]]]:
-        """The last tokens of multi-token words, by the other tokens, by the number of these."""
-        lasts: dict[int, dict[_Word, list[int]]] = defaultdict(dict)
-        for *others, last in self._words:
-            if others:
-                lasts[len(others)].setdefault(tuple(others), []).append(last)
-        return lasts
+    def _phrases(self) -> tuple[_Places, _Places]:
+        several = self._lengths > 1
+        return self._starts[several], self._ends[several]
+
+    def _at_end(self, text: NDArray[Any], missing: int) -> _Places:
+        """Return the indices of phrases that end `text` if their last `missing` ids are ignored.
+
+        All phrases are compared at once, backwards, in steps that double. So the number of
+        operations barely depends on the number or the length of the words.
+        """
+        starts, ends = self._phrases[0], self._phrases[1] - missing
+        left = np.flatnonzero(ends - starts <= len(text))
+        found: list[_Places] = []
+        depth, width = 0, 1
+        while len(left):
+            back = depth + np.arange(1, width + 1)
+            at = ends[left, np.newaxis] - back  # [words left, width]
+            inside = at >= starts[left, np.newaxis]
+            same = self.ids[np.maximum(at, 0)] == text[np.maximum(len(text) - back, 0)]
+            left = left[(same | ~inside).all(1)]
+            depth, width = depth + width, depth + width
+            over = ends[left] - starts[left] <= depth
+            found.append(left[over])
+            left = left[~over]
+        return np.concatenate(found) if found else left
 
 
-NO_WORDS = Words()
+NO_WORDS = Words.of()

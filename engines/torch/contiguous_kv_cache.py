@@ -170,6 +170,11 @@ class KVCache:
         entry.reused_blocks = shared // self._block  # whole blocks
         return entry
 
+    def needs_lent_blocks(self, max_length: int) -> bool:
+        """Whether a call of this length needs blocks that branches hold, so that they must end."""
+        lent = any(entry.lent_blocks for entry in self._entries)
+        return lent and self.blocks_for(max_length) > self._available(keep=None)
+
     def branch_room(self, branches: int, tokens: int) -> int:
         """Return how many tokens fit for up to `branches` branches of `tokens` tokens each.
 

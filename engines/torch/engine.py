@@ -143,6 +143,8 @@ class TorchEngine:
 
     def _step(self) -> None:
         self._admit()
+        for sequence in self._scheduler.preempted():
+            self._finish(sequence)
         chosen = self._scheduler.schedule()
         if not chosen:
             return

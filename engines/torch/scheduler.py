@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from tandem.engines.torch.contiguous_kv_cache import KVCache
 from tandem.engines.torch.sequence import TorchSequence
@@ -47,6 +48,17 @@ class Scheduler:
                 return
             sequence.entry = entry
             self.running.append(self.waiting.popleft())
+
+    def preempted(self) -> Iterator[TorchSequence]:
+        """Yield calls to end now, latest first, because others need their branches' blocks."""
+        if not self.waiting:
+            return
+        needed = self.waiting[0].request.max_length
+        for call in reversed(self.running):
+            if not self._cache.needs_lent_blocks(needed):
+                return
+            if call.entry and call.entry.lent_blocks:
+                yield call
 
     def schedule(self) -> list[tuple[TorchSequence, int]]:
         budget = self._max_batch_tokens

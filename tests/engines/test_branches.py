@@ -81,7 +81,7 @@ def test_branches_begin_with_the_most_likely_alternatives_to_the_draft_token(eng
         context = ids + drafts[:accepted]
         taken = drafts[accepted : accepted + 1]
         for _ in range(2):
-            banned = SamplingParams(top_k=1, bad_words=Words(*([t] for t in taken)))
+            banned = SamplingParams(top_k=1, bad_words=Words.of(*([t] for t in taken)))
             taken.append(engine.tokens(context, 1, sampling=banned)[0])
         assert [x for j, x, _ in found if j == accepted] == taken[-2:]
 
@@ -92,7 +92,7 @@ def test_branches_begin_with_the_most_likely_alternatives_to_the_draft_token(eng
         replace(SAMPLED, top_k=50, top_p=0.7, temperature=0.8),
         replace(SAMPLED, repetition_penalty=1.3, presence_penalty=0.4),
         replace(GREEDY, frequency_penalty=0.7),
-        replace(GREEDY, bad_words=Words((5,), (7, 8))),
+        replace(GREEDY, bad_words=Words.of((5,), (7, 8))),
     ],
 )
 def test_each_branch_uses_penalties_and_noise_of_its_own_context(engine, sampling):
@@ -113,7 +113,7 @@ def test_sampled_branches_begin_with_the_most_likely_correction(engine):
     drafts = engine.tokens(ids, 4, sampling=SAMPLED)
     found = rows(branches(engine, ids, drafts, 1, 1, sampling=SAMPLED))
     for accepted, token, _ in found:
-        banned = Words(*([t] for t in drafts[accepted : accepted + 1]))
+        banned = Words.of(*([t] for t in drafts[accepted : accepted + 1]))
         context = ids + drafts[:accepted]
         assert [token] == engine.tokens(context, 1, sampling=replace(SAMPLED, bad_words=banned))
 
@@ -183,7 +183,7 @@ def logits_of(engine, ids, drafts, counts, output_len, **given):
     [
         {"sampling": SAMPLED},
         {"sampling": replace(SAMPLED, top_k=5)},
-        {"sampling": replace(SAMPLED, bad_words=Words((5,), (7, 8)))},
+        {"sampling": replace(SAMPLED, bad_words=Words.of((5,), (7, 8)))},
         {"sampling": SAMPLED, "draft_stop_probability": 0.1},
     ],
 )
@@ -235,7 +235,7 @@ def test_an_end_of_sequence_ends_only_its_own_branch(engine, ends):
     drafts = engine.tokens(ids, 4)
     whole = rows(branches(engine, ids, drafts, 3, 6))
     end = next(row[2] for *_, row in whole if row[2] not in {*drafts, *row[:2]})
-    asked = {"end_id": end} if ends == "end_id" else {"stop_words": Words((end,))}
+    asked = {"end_id": end} if ends == "end_id" else {"stop_words": Words.of((end,))}
     found = branches(engine, ids, drafts, 3, 6, **asked)
     assert min(found.lengths) < 6
     assert_plain(engine, ids, drafts, found, 6, **asked)
@@ -247,7 +247,7 @@ def test_no_branch_continues_after_an_end(engine):
     ids, drafts = prompt(11, 20), [4, 5, 6, 7]
     counts = [2, 2, 2, 2, 2]
     first = rows(branches(engine, ids, drafts, counts, 3))[0][1]
-    found = rows(branches(engine, ids, drafts, counts, 3, stop_words=Words((first,), (6,))))
+    found = rows(branches(engine, ids, drafts, counts, 3, stop_words=Words.of((first,), (6,))))
     assert {j for j, _, _ in found} == {0, 1, 2}
     assert first not in {x for _, x, _ in found}
     assert len([j for j, _, _ in found if j == 0]) == 1  # the dropped branch still uses a slot
@@ -270,7 +270,7 @@ def test_a_branch_without_allowed_tokens_ends_without_affecting_others(engine):
     ids = prompt(13, 12)
     whole = rows(branches(engine, ids, [20], 3, 2))
     mute = whole[0][1]
-    sampling = replace(GREEDY, bad_words=Words(*((mute, t) for t in range(VOCAB))))
+    sampling = replace(GREEDY, bad_words=Words.of(*((mute, t) for t in range(VOCAB))))
     found = rows(branches(engine, ids, [20], 3, 2, sampling=sampling))
     assert [(j, x) for j, x, _ in found] == [(j, x) for j, x, _ in whole]
     assert {len(row) for _, x, row in found if x == mute} == {0}

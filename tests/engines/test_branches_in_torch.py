@@ -1,4 +1,4 @@
-"""In the torch engine, branches use only free KV blocks."""
+"""In the torch engine, branches use only free KV blocks and never delay other calls."""
 
 from __future__ import annotations
 
@@ -71,6 +71,67 @@ def test_branches_may_evict_stale_kv_blocks(make_harness, monkeypatch):
     monkeypatch.setattr(contiguous_kv_cache, "STALE_SECONDS", -1.0)
     found = engine.call(prompt(2, 40), **asked([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 13
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_waiting_call_reclaims_the_kv_blocks_of_branches_immediately(make_harness, kind):
+    """Unfinished branches are then returned, and no cached sequence is evicted."""
+    engine = make_harness(kind, kv_cache_tokens=32 * BLOCK)
+    idle = prompt(4, 40)
+    engine.tokens(idle)
+    branching, plain = Pending(), Pending()
+    order: list[str] = []
+
+    def start(pending, name, ids, new=1, **given):
+        def respond(answer):
+            order.append(name)
+            pending.respond(answer)
+
+        given = {"draft_ids" if key == "drafts" else key: value for key, value in given.items()}
+        given["draft_ids"] = np.array(given.get("draft_ids", ()), np.int32)
+        request = EngineRequest(name, np.array(ids, np.int32), new, sampling=GREEDY, **given)
+        engine.engine.submit(request, respond)
+
+    ids = prompt(5, 40)
+    Conducted(
+        engine,
+        prompt(6, 20),
+        20,
+        {
+            1: lambda: start(branching, "branching", ids, **asked([4, 5], 4, 40)),
+            6: lambda: start(plain, "plain", prompt(7, 80), 8),
+        },
+    ).wait()
+    found = branching.wait().last.branches
+    assert len(plain.wait().tokens) == 8
+    assert order == ["branching", "plain"]
+    assert 0 < found.lengths.max() < 10
+    whole = make_harness().call(ids, **asked([4, 5], 4, 40)).last.branches
+    width = found.ids.shape[1]
+    behind = {tuple(outcome): row[:width] for outcome, row in zip(*whole[:2], strict=True)}
+    for outcome, row in zip(*found[:2], strict=True):
+        assert row.tolist() == behind[tuple(outcome)].tolist()
+    assert engine.computed(idle) == 1
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_waiting_call_that_is_stopped_takes_no_kv_blocks_from_branches(make_harness, kind):
+    """The other call waits and is stopped while the prompt of the branching call is computed."""
+    engine = make_harness(kind, kv_cache_tokens=32 * BLOCK, max_batch_tokens=16)
+    pending: list[Pending] = []
+    ids = prompt(5, 100)
+    Conducted(
+        engine,
+        prompt(6, 20),
+        20,
+        {
+            1: lambda: pending.append(engine.start(ids, **asked([4, 5], 2, 9))),
+            3: lambda: pending.append(engine.start(prompt(7, 200), request_id="waits")),
+            5: lambda: engine.engine.stop("waits"),
+        },
+    ).wait()
+    assert pending[1].wait().tokens == []
+    assert pending[0].wait().last.branches.lengths.tolist() == [9] * 6
 
 
 @pytest.mark.parametrize("kind", CACHES)

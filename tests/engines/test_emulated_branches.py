@@ -60,7 +60,7 @@ def test_alternatives_exponent_sets_the_hit_rate_of_alternatives():
 
 def test_alternatives_are_distinct_and_not_banned():
     draft = emulated(role="draft", alpha=0.3)
-    banned = Words(*([token] for token in range(2, 131, 2)))
+    banned = Words.of(*([token] for token in range(2, 131, 2)))
     for seed in range(30):
         found = draft.call(
             prompt(seed, 12), sampling=replace(GREEDY, bad_words=banned), **asked([101], 12, 1)

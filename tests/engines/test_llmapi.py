@@ -348,13 +348,13 @@ def test_output_has_at_least_min_tokens(looker):
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_stop_words_end_the_output_and_abort_the_request(looker, package, streaming):
-    outcome = looker.call(CYCLE, 200, stop_words=Words((34, 28)), streaming=streaming)
+    outcome = looker.call(CYCLE, 200, stop_words=Words.of((34, 28)), streaming=streaming)
     assert outcome.tokens == [32, 33, 34, 28]
     assert llm(package).results[-1].aborted()
 
 
 def test_stop_words_of_one_token_are_passed_to_tensorrt_llm(looker, package):
-    outcome = looker.call(CYCLE, 200, stop_words=Words((34,), (28,)))
+    outcome = looker.call(CYCLE, 200, stop_words=Words.of((34,), (28,)))
     assert outcome.tokens == [32, 33, 34]
     result = llm(package).results[-1]
     assert (result.sampling_params.stop_token_ids, result.aborted()) == ([28, 34], False)
@@ -363,11 +363,11 @@ def test_stop_words_of_one_token_are_passed_to_tensorrt_llm(looker, package):
 
 def test_stop_words_of_one_token_do_not_end_before_min_tokens(looker):
     sampling = SamplingParams(top_k=1, min_tokens=8)
-    outcome = looker.call(CYCLE, 200, stop_words=Words((34,)), sampling=sampling)
+    outcome = looker.call(CYCLE, 200, stop_words=Words.of((34,)), sampling=sampling)
     assert outcome.tokens == said_after(31, 10)
 
 
-@pytest.mark.parametrize("stop_words", [Words((34, 28)), Words((33,), (34, 28)), NO_WORDS])
+@pytest.mark.parametrize("stop_words", [Words.of((34, 28)), Words.of((33,), (34, 28)), NO_WORDS])
 @pytest.mark.parametrize("end_id", [None, 28])
 def test_token_counts_are_correct_however_a_call_ends(looker, stop_words, end_id):
     outcome = looker.call(CYCLE, 30, stop_words=stop_words, end_id=end_id, return_perf_metrics=True)
@@ -432,7 +432,7 @@ def test_embedding_bias_is_passed_on(looker, package):
 
 @pytest.mark.parametrize("bias", [None, np.zeros(VOCAB, np.float32)])
 def test_a_bad_word_of_one_token_is_banned_by_bias(looker, bias):
-    sampling = SamplingParams(top_k=1, bad_words=Words((33,), (28,)), embedding_bias=bias)
+    sampling = SamplingParams(top_k=1, bad_words=Words.of((33,), (28,)), embedding_bias=bias)
     assert looker.tokens([31], 5, sampling=sampling) == [32, 34, 29, 30, 31]
     assert bias is None or not bias.any()
 
@@ -523,7 +523,7 @@ def test_closing_fails_running_calls_and_ends_the_llm(start, package):
         ("draft_stop_probability", {"draft_stop_probability": 0.5}),
         ("return_context_logits", {"return_context_logits": True}),
         ("return_generation_logits", {"return_generation_logits": True}),
-        ("bad_words_list", {"sampling": SamplingParams(bad_words=Words((5,), (6, 7)))}),
+        ("bad_words_list", {"sampling": SamplingParams(bad_words=Words.of((5,), (6, 7)))}),
         ("min_p", {"sampling": SamplingParams(min_p=0.1)}),
         ("repetition_penalty", {"sampling": SamplingParams(repetition_penalty=1.1)}),
         ("presence_penalty", {"sampling": SamplingParams(presence_penalty=0.1)}),

@@ -51,10 +51,10 @@ def test_penalties_change_the_output(llama):
 def test_bad_words_are_never_generated_or_accepted(llama):
     ids = prompt(2, 10)
     text = llama.tokens(ids, 10)
-    single = greedy(bad_words=Words((text[0],)))
+    single = greedy(bad_words=Words.of((text[0],)))
     assert text[0] not in llama.tokens(ids, 20, sampling=single)
     assert llama.tokens(ids, 5, drafts=text[:4], sampling=single)[0] != text[0]
-    pair = greedy(bad_words=Words(tuple(text[2:4])))
+    pair = greedy(bad_words=Words.of(tuple(text[2:4])))
     assert llama.tokens(ids, 10, sampling=pair)[:3] == text[:3]
     emitted = llama.tokens(ids, 5, drafts=text[:4], sampling=pair)
     assert emitted[:3] == text[:3]
@@ -68,7 +68,7 @@ def test_embedding_bias_changes_the_chosen_token(llama):
 
 
 def test_banning_every_token_fails_only_that_call(llama):
-    every = Words(*((token,) for token in range(VOCAB)))
+    every = Words.of(*((token,) for token in range(VOCAB)))
     bad = llama.start(prompt(3, 10), 5, sampling=greedy(bad_words=every))
     good = llama.start(prompt(4, 10), 5)
     assert bad.wait().error == "bad_words_list, embedding_bias and end_id together ban every token"
@@ -218,7 +218,7 @@ REFUSED = [
     ({"ids": [1] * 250, "new": 10}, "need 260 tokens; the limit is 256"),
     ({"ids": [1], "end_id": 131}, "end_id must be between 0 and 130; got 131"),
     (
-        {"ids": [1], "sampling": greedy(bad_words=Words((999,)))},
+        {"ids": [1], "sampling": greedy(bad_words=Words.of((999,)))},
         "bad_words_list must have .*; got 999",
     ),
     (

@@ -88,7 +88,7 @@ def all_kinds_of_calls(text_of) -> list[dict]:
             {**plain, "draft_stop_probability": 1e-3, "return_log_probs": True},
             {**plain, "streaming": True},
             {"ids": ids, "new": 20, "end_id": text[9 + seed]},
-            {"ids": ids, "new": 20, "stop_words": Words(text[7 + seed : 9 + seed])},
+            {"ids": ids, "new": 20, "stop_words": Words.of(text[7 + seed : 9 + seed])},
             {"ids": ids, "new": 20, "end_id": text[3], "sampling": owed},
             {"ids": ids, "new": 12, "sampling": penal},
             {"ids": ids, "new": 6, "drafts": [*text[:3], 5]},

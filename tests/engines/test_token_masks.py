@@ -150,11 +150,11 @@ def test_masked_verification_with_bans_equals_single_token_calls(engine, samplin
     for seed in range(3):
         ids = prompt(seed, 12)
         text = one_by_one(engine, ids, 6, grammar=grammar, sampling=sampling)
-        words = Words(text[:1], text[2:4])
+        words = Words.of(text[:1], text[2:4])
         banned = replace(sampling, bad_words=words)
         assert one_by_one(engine, ids, 6, grammar=grammar, sampling=banned) != text
         assert_verified(engine, seed, grammar=grammar, sampling=banned)
-        owed, ends = replace(sampling, min_tokens=6), Words(text[1:2])
+        owed, ends = replace(sampling, min_tokens=6), Words.of(text[1:2])
         ended = {"end_id": text[0], "stop_words": ends}
         assert text[0] not in one_by_one(engine, ids, 6, grammar=grammar, sampling=owed, **ended)
         assert_verified(engine, seed, grammar=grammar, sampling=owed, **ended)
@@ -256,7 +256,7 @@ def test_the_error_names_the_inputs_if_no_token_is_allowed(engine, right, sampli
     drafts, before = text[:right], [EVERYTHING] * right
     message = "token_masks, bad_words_list"
     assert refusal(engine, ids, drafts, rows(*before, []), sampling=sampling).startswith(message)
-    banned = replace(sampling, bad_words=Words(text[right : right + 1]))
+    banned = replace(sampling, bad_words=Words.of(text[right : right + 1]))
     only = rows(*before, text[right : right + 1])
     assert refusal(engine, ids, drafts, only, sampling=banned).startswith(message)
     assert engine.tokens(ids, 3, sampling=sampling) == text

@@ -86,7 +86,7 @@ def test_sampling_options_are_converted_to_vllms():
 
 
 def test_end_ids_and_stop_words_replace_vllms_own_end_of_sequence():
-    plain = sampling_arguments(call(end_id=1, stop_words=Words((7,), (8, 9))), 131)
+    plain = sampling_arguments(call(end_id=1, stop_words=Words.of((7,), (8, 9))), 131)
     assert plain["ignore_eos"] is True
     assert sorted(plain["stop_token_ids"]) == [1, 7]
     drafts = np.array([1], np.int32)
@@ -95,7 +95,7 @@ def test_end_ids_and_stop_words_replace_vllms_own_end_of_sequence():
 
 def test_stop_words_outside_the_vocabulary_are_not_sent_to_vllm():
     """vLLM rejects unknown ids, which can't be generated anyway."""
-    words = Words((-1,), (7,), (131,))
+    words = Words.of((-1,), (7,), (131,))
     assert sampling_arguments(call(stop_words=words), 131)["stop_token_ids"] == [7]
 
 

@@ -22,7 +22,7 @@ def request(limit=10, context=(5,), min_tokens=0, bad_words=NO_WORDS, **given) -
 
 
 def test_a_word_list_contains_its_words():
-    listed = Words((7, 8), (), (9,), (9,), (3, 4, 5))
+    listed = Words.of((7, 8), (), (9,), (9,), (3, 4, 5))
     assert list(listed) == [(7, 8), (9,), (9,), (3, 4, 5)]
     assert (len(listed), listed.longest) == (4, 3)
     assert listed.singles.tolist() == [9]
@@ -32,7 +32,7 @@ def test_a_word_list_contains_its_words():
 
 @given(words, texts)
 def test_the_token_that_would_complete_a_word_is_found(listed, text):
-    found = Words(*listed).next_after(np.array(text, np.int64))
+    found = Words.of(*listed).next_after(np.array(text, np.int64))
     expected = [
         word[-1]
         for word in listed
@@ -50,7 +50,7 @@ def test_the_end_of_the_first_complete_word_is_found(listed, before, new, skip):
         for word in listed
         if word and text[: len(before) + i + 1][-len(word) :] == word
     ]
-    assert Words(*listed).first_end(before, new, skip) == min(ends, default=None)
+    assert Words.of(*listed).first_end(before, new, skip) == min(ends, default=None)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_the_end_of_the_first_complete_word_is_found(listed, before, new, skip):
         ({"end_id": 2}, [], [1, 2, 3, 4], Cut([1], ended=True, surplus=2)),
         ({"end_id": 1}, [], [1], Cut([], ended=True, surplus=0)),
         ({"end_id": 3, "limit": 2}, [], [1, 2, 3], Cut([1, 2], ended=False, surplus=1)),
-        ({"stop_words": Words((2,))}, [], [1, 2, 3, 4], Cut([1, 2], ended=True, surplus=2)),
-        ({"stop_words": Words((8, 1))}, [8], [1, 2], Cut([1], ended=True, surplus=1)),
-        ({"stop_words": Words((2,)), "end_id": 3}, [], [2, 3], Cut([2], True, 1)),
-        ({"stop_words": Words((3,)), "end_id": 2}, [], [2, 3], Cut([], True, 1)),
-        ({"stop_words": Words((2,)), "end_id": 2}, [], [1, 2], Cut([1], True, 0)),
-        ({"stop_words": Words((2,)), "min_tokens": 2}, [], [2, 2, 2, 2], Cut([2] * 3, True, 1)),
-        ({"stop_words": Words((2,)), "min_tokens": 2}, [2, 2], [2, 5], Cut([2], True, 1)),
+        ({"stop_words": Words.of((2,))}, [], [1, 2, 3, 4], Cut([1, 2], ended=True, surplus=2)),
+        ({"stop_words": Words.of((8, 1))}, [8], [1, 2], Cut([1], ended=True, surplus=1)),
+        ({"stop_words": Words.of((2,)), "end_id": 3}, [], [2, 3], Cut([2], True, 1)),
+        ({"stop_words": Words.of((3,)), "end_id": 2}, [], [2, 3], Cut([], True, 1)),
+        ({"stop_words": Words.of((2,)), "end_id": 2}, [], [1, 2], Cut([1], True, 0)),
+        ({"stop_words": Words.of((2,)), "min_tokens": 2}, [], [2, 2, 2, 2], Cut([2] * 3, True, 1)),
+        ({"stop_words": Words.of((2,)), "min_tokens": 2}, [2, 2], [2, 5], Cut([2], True, 1)),
     ],
 )
 def test_output_is_cut_at_its_first_end_id_or_stop_word(given, before, tokens, expected):
@@ -78,9 +78,9 @@ def test_bans_include_bad_words_and_ends_before_min_tokens():
     asked = request(
         context=(5, 6),
         min_tokens=2,
-        bad_words=Words((4,), (6, 7)),
+        bad_words=Words.of((4,), (6, 7)),
         end_id=1,
-        stop_words=Words((2,), (3, 3), (99,), (-1,)),
+        stop_words=Words.of((2,), (3, 3), (99,), (-1,)),
     )
     bans = Bans(asked, 50)
     assert bans

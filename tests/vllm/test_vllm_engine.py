@@ -74,7 +74,7 @@ def test_a_round_recomputes_only_the_last_block_and_the_draft(engine):
     "sampling",
     [
         SamplingParams(top_k=1, repetition_penalty=1.3),
-        SamplingParams(top_k=1, bad_words=Words((40,), (41, 42), (7, 8, 9))),
+        SamplingParams(top_k=1, bad_words=Words.of((40,), (41, 42), (7, 8, 9))),
     ],
     ids=["repetition_penalty", "bad_words"],
 )
@@ -86,7 +86,7 @@ def test_penalties_and_bans_give_the_same_output_with_drafts(engine, sampling):
 
 def test_a_bad_word_that_begins_in_the_context_is_not_completed(engine):
     ids = prompt(6, 30)
-    word = Words((*ids[-2:], engine.tokens(ids, 1)[0]))
+    word = Words.of((*ids[-2:], engine.tokens(ids, 1)[0]))
     sampling = SamplingParams(top_k=1, bad_words=word)
     assert engine.tokens(ids, 1, sampling=sampling) != engine.tokens(ids, 1)
 
@@ -185,7 +185,7 @@ def test_vllms_own_speculation_is_counted_and_does_not_change_the_output(engine,
     assert outcome.tokens == want
     assert 0 <= usage.accepted_tokens <= usage.draft_tokens > 0
     assert speculating.engine.steps - before == 60 - usage.accepted_tokens
-    assert speculating.tokens(ids, 60, stop_words=Words(want[10:12])) == want[:12]
+    assert speculating.tokens(ids, 60, stop_words=Words.of(want[10:12])) == want[:12]
 
 
 def test_masks_apply_if_vllm_drafts_by_itself(engine, speculating):
