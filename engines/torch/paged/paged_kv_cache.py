@@ -50,6 +50,7 @@ class PagedKVCache(KVCache):
     def branch_kv(self, entry: KVEntry, leaves: NDArray[np.int64], tokens: int) -> PagedBranchKV:
         each = self._pages_of_a_branch(tokens)
         entry.lent_pages = self.pool.take(each * len(leaves))
+        entry.lent_blocks = len(entry.lent_pages)
         full = leaves // self._block
         tables = np.full((len(leaves), int(full.max()) + each), PADDING, np.int32)
         own = np.array(entry.lent_pages, np.int32).reshape(len(leaves), each)
@@ -113,6 +114,7 @@ class PagedKVCache(KVCache):
     def _end_loan(self, entry: KVEntry) -> None:
         self.pool.give_back(entry.lent_pages)
         entry.lent_pages = []
+        entry.lent_blocks = 0
 
     def _pages_of_a_branch(self, tokens: int) -> int:
         """Return the maximum number of own pages that a branch of `tokens` tokens may need."""
