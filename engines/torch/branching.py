@@ -69,9 +69,9 @@ class BranchingSequence(TorchSequence):
         assert self.entry is not None
         return BranchSegment(self.entry, self._kv, self._leaves())
 
-    def schedule(self, count: int) -> None:
+    def mark_computed(self, count: int) -> None:
         if self._kv is None:
-            super().schedule(count)
+            super().mark_computed(count)
             return
         self._computed += count
         self._kv.length += 1

@@ -112,7 +112,7 @@ class TorchSequence:
         rows = self.tail if count == self.pending else 0
         return Segment(self.entry, count, count if self.wants_all_rows else rows)
 
-    def schedule(self, count: int) -> None:
+    def mark_computed(self, count: int) -> None:
         assert self.entry is not None
         self.entry.length += count
         self._computed += count

@@ -108,7 +108,7 @@ def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
     assert status(f"{gateway}/health") == 503
     with client.InferenceServerClient(server.grpc_url) as connection:
         assert connection.is_server_ready()  # Triton doesn't report the hang
-    monkeypatch.setattr("tandem.tools.triton.server.SECONDS_UNTAKEN", 1.0)
+    monkeypatch.setattr("tandem.tools.triton.server.HUNG_STREAM_TIMEOUT", 1.0)
     with pytest.raises(TandemError, match="gRPC streams hang: Triton hasn't taken a response"):
         server.wait()
     server.log.path.unlink()

@@ -35,11 +35,11 @@ EVERY_ADDRESS = ("0.0.0.0", "::")
 EXIT_SECONDS = 5
 STOP_SECONDS = 10.0  # then Triton is killed, because an idle gRPC stream can block its exit forever
 SUPERVISOR_SECONDS = STOP_SECONDS + 5
-MOST_STARTS = 3
-SECONDS_UNNOTICED = 10.0  # Triton notices within milliseconds that an engine has loaded
-SECONDS_TO_NOTICE = 2.0  # a client may notice Triton's end before the supervisor does
+MAX_STARTS = 3
+LOAD_NOTICE_TIMEOUT = 10.0  # Triton notices within milliseconds that an engine has loaded
+EXIT_GRACE_SECONDS = 2.0  # a client may notice Triton's end before the supervisor does
 SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server
-SECONDS_UNTAKEN = 30.0  # Triton accepts responses within milliseconds unless its streams hang
+HUNG_STREAM_TIMEOUT = 30.0  # Triton accepts responses within milliseconds unless its streams hang
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,12 @@ class TritonServer:
         """Start Triton; return once every model is ready, or raise TandemError."""
         if not self.models:
             raise TandemError(f"{self.repository} has no models (no */config.pbtxt)")
-        for _ in range(MOST_STARTS - 1):
+        for _ in range(MAX_STARTS - 1):
             try:
                 return self._start_once()
             except TandemError:
-                # Try again only if the server lost a race, which isn't the models' fault.
-                if not (self.failure and self.log.lost_a_race):
+                # Retry only if startup failed for a transient reason, not because of a model.
+                if not (self.failure and self.log.failed_transiently):
                     raise
                 self.log.path.unlink()
                 self.failure = None
@@ -183,8 +183,8 @@ class TritonServer:
                 raise self._failure(
                     f"the process of model '{model}' ended, and Triton doesn't restart it"
                 )
-            seconds = pages.oldest_untaken(self._host, self.ports.metrics)
-            if seconds > SECONDS_UNTAKEN:
+            seconds = pages.oldest_pending_response(self._host, self.ports.metrics)
+            if seconds > HUNG_STREAM_TIMEOUT:
                 raise self._failure(
                     f"gRPC streams hang: Triton hasn't taken a response for {seconds:.0f} s"
                 )
@@ -193,7 +193,7 @@ class TritonServer:
         """Raise TandemError if the server has ended, or ends within a moment."""
         if self._supervisor is not None:
             with suppress(subprocess.TimeoutExpired):
-                self._supervisor.wait(SECONDS_TO_NOTICE)
+                self._supervisor.wait(EXIT_GRACE_SECONDS)
                 raise self._ended()
 
     def stop(self, on_wait: Callable[[str], None] = lambda _: None) -> None:
@@ -283,10 +283,10 @@ class TritonServer:
                 raise self._failure(failure)
             if not (unnoticed := self.log.unnoticed):
                 noticed = time.monotonic()
-            if time.monotonic() - noticed > SECONDS_UNNOTICED:
+            if time.monotonic() - noticed > LOAD_NOTICE_TIMEOUT:
                 raise self._failure(
-                    f"Triton waits for engine '{unnoticed[0]}', which has loaded: its process "
-                    "paused for over a second; start it again"
+                    f"Triton didn't notice that engine '{unnoticed[0]}' finished loading, because "
+                    "its process stalled for over a second; restart the server"
                 )
             seconds, total = time.monotonic() - began, len(self.models)
             missing = sorted(self.models - self.log.loaded)
