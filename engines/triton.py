@@ -58,8 +58,8 @@ class EngineModel:
             raise pb_utils.TritonModelException(str(error)) from error
         self._logits_writer = SharedLogitsWriter()
         self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
-        # If this process stalls while loading, Triton may never notice that it finished. `tandem up`
-        # detects that: this line shows up in the log, but Triton's own "loaded" line doesn't.
+        # If this process stalls while loading, Triton may never notice that it finished. `tandem
+        # up` detects that: this line shows up in the log, but Triton's own "loaded" line doesn't.
         print(f"tandem: engine '{self._name}' has loaded", flush=True)  # noqa: T201 into Triton's log
 
     def execute(self, requests: Iterable[Any]) -> list[Any] | None:

@@ -17,7 +17,7 @@ from tandem.engines.errors import LoadError
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest, Floats, SamplingParams
 
-_MOST_STOP_TOKENS = 64
+_MAX_STOP_TOKENS = 64
 NO_END = -1  # without an end id, TensorRT-LLM would use the tokenizer's
 
 
@@ -150,7 +150,7 @@ def stops_by_itself(request: EngineRequest) -> bool:
     with each of them. It ignores `min_tokens` for such words.
     """
     words = request.stop_words
-    few_tokens = words.longest <= 1 and len(words) <= _MOST_STOP_TOKENS
+    few_tokens = words.longest <= 1 and len(words) <= _MAX_STOP_TOKENS
     return few_tokens and not (words and request.sampling.min_tokens)
 
 

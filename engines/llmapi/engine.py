@@ -128,7 +128,7 @@ class LlmApiEngine:
                 streaming=call.streams,
             )
             async for output in call.result:
-                call.take(output)
+                call.process(output)
                 if call.over:
                     return
             call.fail("the engine failed: TensorRT-LLM's output ended without a final response")

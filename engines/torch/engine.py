@@ -86,13 +86,13 @@ class TorchEngine:
         sampler = TorchSampler(request, self._model.vocab_size, self._model.device)
         if not request.branches:
             return TorchSequence(request, respond, sampler)
-        most = self._settings.max_batch_tokens
-        if len(request.draft_ids) >= most:
+        max_tokens = self._settings.max_batch_tokens
+        if len(request.draft_ids) >= max_tokens:
             raise RequestError(
                 f"draft_input_ids has {len(request.draft_ids)} tokens; the limit with "
-                f"branch_counts is {most - 1} (max_batch_tokens)"
+                f"branch_counts is {max_tokens - 1} (max_batch_tokens)"
             )
-        return BranchingSequence(request, respond, sampler, self._cache, most // 2)
+        return BranchingSequence(request, respond, sampler, self._cache, max_tokens // 2)
 
     def _run(self, folder: Path, load: Loader, ready: Future[None]) -> None:
         """Load the model, then serve until closed.
