@@ -74,7 +74,7 @@ class Serving:
         try:
             return await self._chat(body.chat, http, partial(writer, body))
         except ApiError as error:
-            raise body.renamed(error) from error
+            raise body.rename_fields(error) from error
 
     async def _chat(
         self, body: ChatRequest, http: Request, writer: Callable[..., Writer]
@@ -134,13 +134,13 @@ class Serving:
         prompts = [EncodedPrompt(ids) for ids in every]
         if body.echo:
             skips = models.skip_special_tokens
-            prompts = await offload(length, lambda: self._echoed(body, every, skips))
+            prompts = await offload(length, lambda: self._add_echo(body, every, skips))
         guide = body.guide
         if guide is not None and self._open_objects:
             guide = await offload(len(guide.text), guide.with_open_objects)
         return await self._answer(CompletionWriter, body, prompts, models, http, guide=guide)
 
-    def _echoed(
+    def _add_echo(
         self, body: CompletionRequest, every: Sequence[list[int]], skips: bool
     ) -> list[EncodedPrompt]:
         """Return the prompts, whose text the answers repeat.
@@ -182,14 +182,14 @@ class Serving:
     async def detokenize(self, http: Request) -> Response:
         ids = (await read_body(DetokenizeRequest, http)).tokens
 
-        def decoded() -> str:
+        def decode() -> str:
             unknown = self._tokenizer.first_unknown(ids)
             if unknown is not None:
                 message = f"tokens must have ids of the vocabulary; got {unknown}"
                 raise bad_request(message, param="tokens")
             return self._tokenizer.decode(ids)
 
-        return JSONResponse({"prompt": await offload(len(ids), decoded)})
+        return JSONResponse({"prompt": await offload(len(ids), decode)})
 
     async def tokenizer_info(self, _: Request) -> Response:
         return JSONResponse(self._tokenizer.info)
@@ -231,7 +231,7 @@ class Serving:
     ) -> list[int]:
         """Return the prompt ids of a chat. Raises ApiError if the template can't render it."""
 
-        def encoded() -> list[int]:
+        def encode() -> list[int]:
             return self._tokenizer.encode_chat(
                 [message.for_template for message in body.messages or ()],
                 body.template_variables,
@@ -240,7 +240,7 @@ class Serving:
             )
 
         try:
-            return await offload(len(await http.body()), encoded)
+            return await offload(len(await http.body()), encode)
         except ChatTemplateError as error:
             raise bad_request(str(error), param="messages", code="chat_template") from error
 
