@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tandem.bls.metrics.names import OLDEST_DELIVERY
-from tandem.tools.triton.pages import are_found, oldest_pending_response
+from tandem.tools.triton.pages import all_exist, oldest_pending_response
 
 PAGE = (
     f"# HELP {OLDEST_DELIVERY} seconds\n"
@@ -47,9 +47,9 @@ def test_an_incomplete_metrics_page_counts_as_0():
 
 def test_pages_are_found_only_if_all_of_them_exist():
     with serving(PAGE) as port:
-        assert are_found("127.0.0.1", port, "/metrics", "/v2/health/ready")
-        assert not are_found("127.0.0.1", port, "/metrics", "/v2/models/none/ready")
-    assert not are_found("127.0.0.1", 9, "/metrics")
+        assert all_exist("127.0.0.1", port, "/metrics", "/v2/health/ready")
+        assert not all_exist("127.0.0.1", port, "/metrics", "/v2/models/none/ready")
+    assert not all_exist("127.0.0.1", 9, "/metrics")
 
 
 def test_a_stopped_server_counts_as_0():

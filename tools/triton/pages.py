@@ -12,7 +12,7 @@ from tandem.bls.metrics.names import OLDEST_DELIVERY
 SECONDS_TO_ANSWER = 5
 
 
-def are_found(host: str, port: int, *paths: str) -> bool:
+def all_exist(host: str, port: int, *paths: str) -> bool:
     return all(_page(host, port, path)[0] == HTTPStatus.OK for path in paths)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import STARTUP_SECONDS, Profile
-from tandem.tools.signals import handled_by
+from tandem.tools.signals import handle_signals
 from tandem.tools.triton import pages, supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
 from tandem.tools.triton.launch import PREFIX, launch_command, server_command
@@ -176,7 +176,7 @@ class TritonServer:
         while self._supervisor is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._supervisor.wait(SECONDS_BETWEEN_LOOKS)
-                raise self._ended()
+                raise self._exit_error()
             gone_before, gone = gone, self._when_ready - Counter(self._names)
             # If Triton itself is ending, its models end a moment earlier. So check twice.
             for model in sorted((gone & gone_before).keys() - {"Triton", *expendable}):
@@ -194,7 +194,7 @@ class TritonServer:
         if self._supervisor is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._supervisor.wait(EXIT_GRACE_SECONDS)
-                raise self._ended()
+                raise self._exit_error()
 
     def stop(self, on_wait: Callable[[str], None] = lambda _: None) -> None:
         """Stop the server and its stubs and remove its shared memory, if it is running.
@@ -221,7 +221,7 @@ class TritonServer:
         """Kill all of the server's processes immediately, if it is running, and clean up."""
         if self._supervisor is None:
             return
-        with handled_by(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
+        with handle_signals(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
             if self._supervisor.poll() is None:
                 supervisor.kill_session(self._supervisor.pid)
                 self._supervisor.kill()
@@ -239,7 +239,7 @@ class TritonServer:
     @property
     def _names(self) -> list[str]:
         """Names of the server's processes: "Triton", and the model of each stub."""
-        return supervisor.names_of(self.processes)
+        return supervisor.process_names(self.processes)
 
     @property
     def _host(self) -> str:
@@ -278,7 +278,7 @@ class TritonServer:
         began = noticed = time.monotonic()
         while not self._ready():
             if not self.running:
-                raise self._ended()
+                raise self._exit_error()
             if failure := self.log.failure:
                 raise self._failure(failure)
             if not (unnoticed := self.log.unnoticed):
@@ -303,11 +303,11 @@ class TritonServer:
     def _ready(self) -> bool:
         """Return whether the server is ready; Triton opens /metrics last."""
         models = [f"/v2/models/{name}/ready" for name in self.models]
-        return pages.are_found(
+        return pages.all_exist(
             self._host, self.ports.http, "/v2/health/ready", *models
-        ) and pages.are_found(self._host, self.ports.metrics, "/metrics")
+        ) and pages.all_exist(self._host, self.ports.metrics, "/metrics")
 
-    def _ended(self) -> TandemError:
+    def _exit_error(self) -> TandemError:
         status = self._supervisor.returncode if self._supervisor else 0
         if status < 0:
             return self._failure(f"Triton's supervisor was killed by signal {-status}")
