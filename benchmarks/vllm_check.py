@@ -58,13 +58,14 @@ def main() -> None:
     options = _options()
     vocab_size = json.loads((options.target / "config.json").read_text())["vocab_size"]
     random = np.random.default_rng(1)
-    most = max(options.requests)
-    prompts = random.integers(10, min(vocab_size, 50_000), (most, PROMPT_TOKENS)).astype(np.int32)
+    max_requests = max(options.requests)
+    size = max_requests, PROMPT_TOKENS
+    prompts = random.integers(10, min(vocab_size, 50_000), size).astype(np.int32)
 
     length = PROMPT_TOKENS + options.tokens + 64
     common: dict[str, Any] = {
         "max_seq_len": length,
-        "kv_cache_tokens": 2 * most * length,
+        "kv_cache_tokens": 2 * max_requests * length,
         "threads": options.threads,
         "dtype": options.dtype,
     }
@@ -75,7 +76,7 @@ def main() -> None:
             VllmSettings(
                 model=str(model),
                 vocab_size=json.loads((model / "config.json").read_text())["vocab_size"],
-                max_batch_size=most,
+                max_batch_size=max_requests,
                 gpu_memory_fraction=fraction,
                 python=options.python,
                 enforce_eager=options.eager,

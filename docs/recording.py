@@ -68,7 +68,7 @@ def main() -> None:
     for line in lines:
         console.print(line.text, overflow="crop", no_wrap=True, crop=True)
     drawn = FONTS.sub("", console.export_svg(title="Tandem"))
-    FIGURE.write_text(_animated(drawn, [line.pause for line in lines]))
+    FIGURE.write_text(_animate(drawn, [line.pause for line in lines]))
 
 
 def _prompt(command: str) -> PrintedLine:
@@ -116,7 +116,7 @@ def _in_terminal(command: list[str]) -> Iterator[PrintedLine]:
     assert process.wait() == 0
 
 
-def _animated(drawn: str, pauses: list[float]) -> str:
+def _animate(drawn: str, pauses: list[float]) -> str:
     """Return the drawing with an animation that shows each line after its pause."""
     moments, moment = [], 0.0
     for pause in pauses:

@@ -34,7 +34,7 @@ from transformers import LlamaConfig
 from benchmarks.gpu import engine_alone
 from benchmarks.gpu.figures import FigureLog, TimeBudget
 from benchmarks.gpu.served import measure_served
-from benchmarks.inflated.checkpoint import dtype_kept, load_inflated, write_folder
+from benchmarks.inflated.checkpoint import load_inflated, weight_dtype, write_folder
 from benchmarks.inflated.shapes import SHAPES
 from benchmarks.inflated.texts import MAX_SEQ_LEN, PAGED, Expected, demo_settings, expected_texts
 from tandem.demo.tokens import DEMO
@@ -152,7 +152,7 @@ def _give_back(device: torch.device) -> None:
 
 def _bytes(settings: TorchSettings) -> int:
     """Return the bytes of weights that a step reads: all weights except an untied embedding."""
-    dtype = dtype_kept(settings)
+    dtype = weight_dtype(settings)
     config = LlamaConfig.from_pretrained(settings.checkpoint)
     looked_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     return weight_bytes(config, dtype) - looked_up * dtype.itemsize

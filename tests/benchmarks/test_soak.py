@@ -4,7 +4,7 @@ import pytest
 from benchmarks.soak.asking import SoakOutcome
 from benchmarks.soak.clients import _right
 from benchmarks.soak.faults import SECONDS_FELT, FaultInjector, PastFault
-from benchmarks.soak.growth import FEW, MEMORY_MB, growths_of, threads_at_rest
+from benchmarks.soak.growth import FEW, MEMORY_MB, measure_growth, threads_at_rest
 from benchmarks.soak.processes import Sample, _by_model
 from benchmarks.soak.questions import Question
 
@@ -28,7 +28,7 @@ def samples(memory=lambda n: 100.0, descriptors=lambda n: 5):
 
 
 def grown(measured):
-    return [one.name for one in growths_of(measured) if not one.flat]
+    return [one.name for one in measure_growth(measured) if not one.flat]
 
 
 def left_behind(before, after):
