@@ -60,7 +60,7 @@ def main() -> None:
         command = shlex.split(f"{GENERATE} --url {address}")
         for _ in range(WARM_UP):
             subprocess.run([sys.executable, "-m", *command], capture_output=True, check=True)
-        lines += _in_terminal(command)
+        lines += _run_in_terminal(command)
     finally:
         server.send_signal(signal.SIGINT)
         server.wait()
@@ -92,7 +92,7 @@ def _greeting(server: subprocess.Popen[str]) -> tuple[list[PrintedLine], str]:
     raise SystemExit("tandem up ended")
 
 
-def _in_terminal(command: list[str]) -> Iterator[PrintedLine]:
+def _run_in_terminal(command: list[str]) -> Iterator[PrintedLine]:
     """Run a `tandem` command in a terminal, and yield its lines as they are printed."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"COLUMNS": str(WIDTH), "TERM": "xterm-256color"}

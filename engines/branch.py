@@ -36,7 +36,7 @@ class Branch:
 
     """
 
-    def __init__(self, plain: EngineRequest, accepted: int, token: int, rank: int) -> None:
+    def __init__(self, plain_call: EngineRequest, accepted: int, token: int, rank: int) -> None:
         self.accepted = accepted
         self.token = token
         self.rank = rank
@@ -44,10 +44,10 @@ class Branch:
         self.logits: list[Any] = []
         self.steps = 0
         self.over = False
-        self.limit = plain.max_new_tokens
+        self.limit = plain_call.max_new_tokens
         self.log_probs: list[float] = []
-        self._plain = plain
-        self._can_end = plain.end_id is not None or len(plain.stop_words) > 0
+        self._plain = plain_call
+        self._can_end = plain_call.end_id is not None or len(plain_call.stop_words) > 0
 
     def add(self, token: int, log_prob: float | None, logits: Any) -> None:
         """Add a drafted token, unless it ends the draft without being part of it.
@@ -92,13 +92,13 @@ def make_branches(
     ends = request.stop_words.single_ids | {request.end_id}
     branches: list[Branch] = []
     for accepted, (draft, count) in enumerate(zip(drafts, request.branch_counts, strict=True)):
-        plain = request.plain(accepted)
-        if count > 0 and plain.max_new_tokens > 0:
+        plain_call = request.plain_call(accepted)
+        if count > 0 and plain_call.max_new_tokens > 0:
             # The draft token may be ranked too, but gets no branch.
             ranked = candidates(accepted, int(count) + (draft is not None))
             likely = [token for token in ranked if token != draft][:count]
             branches += [
-                Branch(plain, accepted, token, rank)
+                Branch(plain_call, accepted, token, rank)
                 for rank, token in enumerate(likely)
                 if token not in ends
             ]

@@ -69,7 +69,7 @@ def _measure_pair(
         }
         alone = budget if options.engine_only else budget.part(0.4)
         alone.run("engines", "engines", lambda: _measure_alone(alone, settings, texts, options))
-        _give_back(device_of(options.device))
+        _release_memory(device_of(options.device))
         if not options.engine_only:
             budget.run("served", "Triton", lambda: measure_served(budget, settings, texts, options))
 
@@ -137,13 +137,13 @@ def _measure_alone(
             )
             budget.run("texts", engine_alone.loop_name(length), loop)
     del engines, engine, steps, loop
-    _give_back(device)
+    _release_memory(device)
     if not options.no_transformers:
         plain = partial(engine_alone.measure_transformers, figures, settings, texts)
         budget.run("transformers", "transformers", plain)
 
 
-def _give_back(device: torch.device) -> None:
+def _release_memory(device: torch.device) -> None:
     """Return freed memory to the device, because engines in other processes need it."""
     gc.collect()
     if device.type == "cuda":

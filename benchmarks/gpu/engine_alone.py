@@ -61,8 +61,8 @@ def measure_steps(
     verify = ms(lambda: call().answer())
     figures.add(f"{name} verifies {len(drafts)}", ms=verify, of_a_step=verify / step)
     many = [[*prompt, 5 + i] for i in range(AT_ONCE)]
-    _all(engine, many)
-    crowd = ms(lambda: _all(engine, many)) / STEPS
+    _generate_all(engine, many)
+    crowd = ms(lambda: _generate_all(engine, many)) / STEPS
     figures.add(f"{name} step of {AT_ONCE} texts", ms=crowd, of_a_step=crowd / step)
 
 
@@ -125,7 +125,7 @@ def measure_transformers(
         )
 
 
-def _all(engine: TorchEngine, prompts: Sequence[Sequence[int]]) -> None:
+def _generate_all(engine: TorchEngine, prompts: Sequence[Sequence[int]]) -> None:
     calls = [GreedyCall(engine, ids, STEPS) for ids in prompts]
     for call in calls:
         call.answer()

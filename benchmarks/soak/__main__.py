@@ -100,7 +100,7 @@ def _soak(
     if not server.running:
         return [f"Triton ended: {server.log.last_error}"]
     faults = _bad_outcomes(outcomes)
-    faults += _faults_at_rest(server, injector)
+    faults += _check_at_rest(server, injector)
     out.print("\n| what is held | at first | growth | allowed |\n|---|---|---|---|")
     faults += _describe_growth(measure_growth(samples))
     faults += _describe_growth(_threads_left(server, before))
@@ -141,7 +141,7 @@ def _bad_outcomes(outcomes: SoakOutcomes) -> list[str]:
     return [*counted, *outcomes.examples]
 
 
-def _faults_at_rest(server: TritonServer, injector: FaultInjector) -> list[str]:
+def _check_at_rest(server: TritonServer, injector: FaultInjector) -> list[str]:
     """Return the problems that remain after all clients have left and all faults have ended."""
     faults = []
     if not _eventually(lambda: is_at_rest(server)):

@@ -64,7 +64,7 @@ class SoakOutcome:
 def ask(url: str, request: SoakRequest) -> SoakOutcome:
     """Send a request and return its outcome."""
     began = time.monotonic()
-    how = _stream if request.entry == STREAM else _plain
+    how = _stream if request.entry == STREAM else _infer
     with grpc.InferenceServerClient(url) as connection:
         outcome = how(connection, request)
     outcome.began, outcome.ended = began, time.monotonic()
@@ -106,7 +106,7 @@ def _stream(connection: grpc.InferenceServerClient, request: SoakRequest) -> Soa
         connection.stop_stream(cancel_requests=not complete)
 
 
-def _plain(connection: grpc.InferenceServerClient, request: SoakRequest) -> SoakOutcome:
+def _infer(connection: grpc.InferenceServerClient, request: SoakRequest) -> SoakOutcome:
     arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     call = connection.async_infer(
         request.entry,

@@ -47,9 +47,9 @@ def sample(server: TritonServer) -> Sample:
     beats = [one.value for one in metrics if one.name == HEARTBEAT]
     return Sample(
         moment=time.monotonic(),
-        memory_mb=_by_model(names, lambda pid: _status(pid, "RssAnon") / 1024),
-        threads=_by_model(names, lambda pid: _status(pid, "Threads")),
-        descriptors=_by_model(names, lambda pid: len(os.listdir(f"/proc/{pid}/fd"))),
+        memory_mb=_sum_by_model(names, lambda pid: _status(pid, "RssAnon") / 1024),
+        threads=_sum_by_model(names, lambda pid: _status(pid, "Threads")),
+        descriptors=_sum_by_model(names, lambda pid: len(os.listdir(f"/proc/{pid}/fd"))),
         shared_mb=_shared_bytes(server.shm_prefix) / MB,
         heartbeat=time.time() - min(beats) if beats else None,
         lost=_count_lost_calls(metrics),
@@ -86,7 +86,7 @@ def _count_lost_calls(metrics: Iterable[prometheus_client.samples.Sample]) -> di
     return dict(lost)
 
 
-def _by_model(names: Mapping[int, str], count: Callable[[int], Number]) -> dict[str, Number]:
+def _sum_by_model(names: Mapping[int, str], count: Callable[[int], Number]) -> dict[str, Number]:
     """Sum a count over the processes of each model."""
     sums: dict[str, Number] = {}
     for pid, name in names.items():

@@ -67,7 +67,7 @@ def decoding_config(given: Mapping[str, Any], api: Any) -> Any:
         if name.endswith("DecodingConfig")
         and isinstance(decoding_type := _decoding_type(kind), str)
     }
-    kind = next((classes[name] for name in classes if _plain(name) == _plain(asked)), None)
+    kind = next((classes[name] for name in classes if _normalize(name) == _normalize(asked)), None)
     if kind is None:
         raise LoadError(
             f'speculative_config.decoding_type "{asked}" isn\'t supported by the installed '
@@ -96,7 +96,7 @@ def _decoding_type(kind: Any) -> Any:
     return field.default if field is not None else getattr(kind, "decoding_type", None)
 
 
-def _plain(decoding_type: str) -> str:
+def _normalize(decoding_type: str) -> str:
     """Normalize a type name. TensorRT-LLM's docs use DraftTarget, its classes Draft_Target."""
     return decoding_type.replace("_", "").lower()
 

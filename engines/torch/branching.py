@@ -141,7 +141,7 @@ class BranchingSequence(TorchSequence):
                 branch.add(tokens[i], log_prob, scores[i] if wants_logits else None)
             else:  # every token is banned (a plain call would be rejected)
                 branch.over = True
-        self._go_on()
+        self._continue_live()
 
     def _rank(self, scores: torch.Tensor, position: int, count: int) -> list[int]:
         """Return up to `count` candidates for `position`, most likely first.
@@ -183,7 +183,7 @@ class BranchingSequence(TorchSequence):
             rows.append(self.sampler.process(logits[i : i + 1], text, len(text)))
         return torch.cat(rows)
 
-    def _go_on(self) -> None:
+    def _continue_live(self) -> None:
         left = [i for i, branch in enumerate(self._live) if not branch.over]
         if 0 < len(left) < len(self._live):
             assert self._kv is not None

@@ -55,7 +55,7 @@ def answer_guide(
         begun = tokenizer.has_begun_to_reason(prompt)
         if guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
             raise _unsupported_error("tools", f"strict needs {BEGIN} to be one token of the model")
-        rules = _after_reasoning(rules, tokenizer.tokens_apart, begun=begun)
+        rules = _put_after_reasoning(rules, tokenizer.tokens_apart, begun=begun)
     grammar = lark.render_rules(rules)
     return RequestedGuide("lark_grammar", grammar, field, tuple(_parts(rules, body)))
 
@@ -115,7 +115,7 @@ def _content(guide: RequestedGuide) -> Rules:
     return {"start": CONTENT, CONTENT: rule}
 
 
-def _after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:
+def _put_after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:
     """Return the grammar of an answer that follows reasoning.
 
     begun: whether the prompt begins the reasoning. If not, reasoning is optional.

@@ -158,7 +158,7 @@ def invalid(error: ValidationError) -> ApiError:
         context = fault.get("ctx", {})
         path = ".".join(filter(None, [_path(fault["loc"]), context.get("field")]))
         kind = EXPECTED.get(fault["type"])
-        text = f"must be {kind}" if kind else _after_name(fault["msg"].replace("{path}", path))
+        text = f"must be {kind}" if kind else _format_message(fault["msg"].replace("{path}", path))
         if path in lines:  # the field accepts several types
             lines[path] += f" or {text.removeprefix('must be ')}"
         elif fault["type"] == "missing":
@@ -176,7 +176,7 @@ def invalid(error: ValidationError) -> ApiError:
     return bad_request("; ".join(named), param=next(iter(lines)) or None, code=code)
 
 
-def _after_name(message: str) -> str:
+def _format_message(message: str) -> str:
     """Return pydantic's message in a form that can follow the name of a field."""
     text = re.sub(r"^\w+ should (be|have)", r"must \1", message)
     text = text.replace("greater than or equal to", "at least")

@@ -145,7 +145,7 @@ Alternatives = Annotated[int, Field(ge=0, le=MAX_TOP_LOG_PROBS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
-def _in_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+def _check_in_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     """Check an object in parts. Stop at the first part with errors and report all of its errors."""
     if not isinstance(value, dict):
         return check(value)
@@ -163,7 +163,7 @@ def _token_id(name: str) -> int:
 
 
 LogitBias = Annotated[
-    dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], WrapValidator(_in_parts)
+    dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], WrapValidator(_check_in_parts)
 ]
 Texts = Annotated[list[str], FIRST_FAULT]
 TokenIds = Annotated[list[TokenId], FIRST_FAULT]

@@ -132,13 +132,13 @@ class ToolCallParser:
         while True:
             yield from self._text_before_call()
             if (yield from self._call()):
-                yield from self._after_call()
+                yield from self._end_call()
 
     def _parse_unmarked(self) -> More[NoReturn]:
         """Parse an answer that consists of calls and text after them, or of text."""
         follows = yield from self._starts_with_call()
         while follows:
-            follows = (yield from self._call()) and (yield from self._after_call())
+            follows = (yield from self._call()) and (yield from self._end_call())
         while True:
             self._new.append(self._held + self._take(len(self._text)))
             self._held = ""
@@ -242,7 +242,7 @@ class ToolCallParser:
             self._hold_space()
         self._take(others.at)
 
-    def _after_call(self) -> More[bool]:
+    def _end_call(self) -> More[bool]:
         """Consume the end mark. Return whether another call follows directly."""
         between, end = self._format.between, self._format.end
         while True:

@@ -5,7 +5,7 @@ from benchmarks.soak.asking import SoakOutcome
 from benchmarks.soak.clients import _right
 from benchmarks.soak.faults import SECONDS_FELT, FaultInjector, PastFault
 from benchmarks.soak.growth import FEW, MEMORY_MB, measure_growth, threads_at_rest
-from benchmarks.soak.processes import Sample, _by_model
+from benchmarks.soak.processes import Sample, _sum_by_model
 from benchmarks.soak.questions import Question
 
 QUESTION = Question(("a", "b"), {}, ("right", "too"))
@@ -75,7 +75,7 @@ def test_threads_of_running_requests_are_not_a_leak():
 
 def test_figures_are_summed_over_all_processes_of_a_model():
     names = {1: "triton", 2: "bls_stream", 3: "bls_stream"}
-    assert _by_model(names, lambda pid: 10 * pid) == {"triton": 10, "bls_stream": 50}
+    assert _sum_by_model(names, lambda pid: 10 * pid) == {"triton": 10, "bls_stream": 50}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from functools import wraps
 
 import pytest
 import tritonclient.grpc as client
-from benchmarks.soak.processes import is_at_rest, process_of
+from benchmarks.soak.processes import is_at_rest, stub_pid
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from entries import OUTPUTS, ask_one, chunks_from, inputs, joined, streaming
 from live_triton import eventually
@@ -91,7 +91,7 @@ def test_answers_continue_without_drafts_if_the_draft_engine_is_killed(fallible)
         expected = controls(server, PROMPTS, max_tokens=LONG)
         streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead="true")
         crowd.wait_until_all_talk()
-        os.kill(process_of(server, "draft"), signal.SIGKILL)
+        os.kill(stub_pid(server, "draft"), signal.SIGKILL)
         answers = answers_of_living(streams)
         assert wrong(answers, expected) == []
         assert all(answer.draft_tokens > 0 for answer in answers)
@@ -111,7 +111,7 @@ def test_requests_end_at_their_timeout_if_the_target_is_killed(fallible):
     with fallible(timeouts=TIMEOUTS, step_ms=STEP_MS) as server, Crowd(server, 4) as crowd:
         streams = crowd.ask(PROMPTS[:4], max_tokens=4 * LONG)
         crowd.wait_until_all_talk()
-        os.kill(process_of(server, "target"), signal.SIGKILL)
+        os.kill(stub_pid(server, "target"), signal.SIGKILL)
         # If Triton doesn't notice that a stub is dead, the call ends at its timeout.
         unavailable, late = (
             f"model_{reason}: model 'target' failed: " for reason in ("unavailable", "timeout")
@@ -224,7 +224,7 @@ def test_clients_that_leave_during_long_steps_are_not_counted_as_faults(fallible
 @contextmanager
 def no_more_shared_memory(server, model):
     """Prevent a model's process from allocating more shared memory."""
-    pid = process_of(server, model)
+    pid = stub_pid(server, model)
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))
     try:

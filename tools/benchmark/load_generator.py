@@ -129,16 +129,16 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         variants = self._plan.variants
         if concurrency > 1:
             for variant in _rotate(variants, number):
-                yield variant, self._together(scenario, variant, concurrency, stream=stream)
+                yield variant, self._run_streams(scenario, variant, concurrency, stream=stream)
             return
         answers: dict[Variant, list[Answer]] = {variant: [] for variant in variants}
         for prompt in range(len(scenario.prompts)):
             for variant in _rotate(variants, number + prompt):
-                answers[variant] += self._one_by_one(0, scenario, variant, [prompt], stream=stream)
+                answers[variant] += self._run_stream(0, scenario, variant, [prompt], stream=stream)
         for variant in variants:
             yield variant, Answers(answers[variant])
 
-    def _together(
+    def _run_streams(
         self, scenario: Scenario, variant: Variant, concurrency: int, *, stream: bool
     ) -> Answers:
         """Run concurrent streams, each of which starts at a different prompt."""
@@ -149,14 +149,14 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         def ask(number: int) -> tuple[list[Answer], float, float]:
             own = _rotate(prompts, number * apart)[:each]
             began = time.perf_counter()
-            answers = self._one_by_one(number, scenario, variant, own, stream=stream)
+            answers = self._run_stream(number, scenario, variant, own, stream=stream)
             return answers, began, time.perf_counter()
 
         done = [*self._threads.map(ask, range(concurrency))]
         began, ended = min(began for _, began, _ in done), max(ended for *_, ended in done)
         return Answers([answer for answers, *_ in done for answer in answers], ended - began)
 
-    def _one_by_one(
+    def _run_stream(
         self, client: int, scenario: Scenario, variant: Variant, prompts: list[int], *, stream: bool
     ) -> list[Answer]:
         """Send prompts over one connection. prompts: their numbers in the scenario."""
