@@ -61,13 +61,14 @@ def main() -> None:
     api = import_module("tensorrt_llm.llmapi.llm_args")
     baseline = LlmApiEngine(settings(None), package)
     expected = [_call(baseline, prompt) for prompt in prompts]
-    _show("baseline", relied_on(baseline, prompts, expected))
+    _show("baseline", check_assumptions(baseline, prompts, expected))
     baseline.close()
     engine = LlmApiEngine(settings(options.speculative_config), package)
-    _show("with speculation", relied_on(engine, prompts, expected))
+    _show("with speculation", check_assumptions(engine, prompts, expected))
     engine.close()
     llm = package.LLM(**llm_arguments(settings(options.speculative_config), api))
-    _show("rejected inputs", obeyed(llm, package.SamplingParams, prompts[0].tolist()))
+    prompt = prompts[0].tolist()
+    _show("rejected inputs", check_rejected_inputs(llm, package.SamplingParams, prompt))
     llm.shutdown()
     if options.lora_adapter is None:
         return
@@ -76,11 +77,11 @@ def main() -> None:
         engine = LlmApiEngine(settings(config, str(options.lora_adapter)), package)
         answers = [_call(engine, prompt, lora_task_id=1) for prompt in prompts]
         adapted = adapted or answers
-        _show(f"adapter, {title}", adapter_applied(engine, prompts, expected, answers, adapted))
+        _show(f"adapter, {title}", check_adapter(engine, prompts, expected, answers, adapted))
         engine.close()
 
 
-def adapter_applied(
+def check_adapter(
     engine: LlmApiEngine,
     prompts: np.ndarray[Any, Any],
     expected: list[EngineResponse],
@@ -93,27 +94,29 @@ def adapter_applied(
     answers without and with the adapter.
     """
 
-    def different(some: list[EngineResponse], others: list[EngineResponse]) -> int:
+    def count_different(some: list[EngineResponse], others: list[EngineResponse]) -> int:
         return sum(a.tokens != b.tokens for a, b in zip(some, others, strict=True))
 
-    def reused(some: list[EngineResponse]) -> int:
+    def count_reused_blocks(some: list[EngineResponse]) -> int:
         return sum(answer.usage.reused_blocks for answer in some)
 
     plain = [_call(engine, prompt) for prompt in prompts]
     again = [_call(engine, prompt, lora_task_id=1) for prompt in prompts]
-    count = different(answers, expected)
+    count = count_different(answers, expected)
     yield "the adapter changes the output", count > 0, f"{count} of {PROMPTS}"
-    count = different(answers, adapted)
+    count = count_different(answers, adapted)
     yield "greedy output equals the baseline's with it", not count, f"{count} differ"
-    count = different(plain, expected)
+    count = count_different(plain, expected)
     yield "calls without it have the base model's output", not count, f"{count} differ"
-    yield "calls without it reuse none of its KV blocks", not reused(plain), f"{reused(plain)}"
-    yield "calls with it reuse its KV blocks", reused(again) > 0, f"{reused(again)}"
-    count = different(again, answers)
+    count = count_reused_blocks(plain)
+    yield "calls without it reuse none of its KV blocks", not count, f"{count}"
+    count = count_reused_blocks(again)
+    yield "calls with it reuse its KV blocks", count > 0, f"{count}"
+    count = count_different(again, answers)
     yield "reused KV blocks don't change the output", not count, f"{count} differ"
 
 
-def relied_on(
+def check_assumptions(
     engine: LlmApiEngine, prompts: np.ndarray[Any, Any], expected: list[EngineResponse]
 ) -> Iterator[Row]:
     """Yield a row for each behavior that the loop relies on: name, whether it holds, details."""
@@ -148,7 +151,7 @@ def relied_on(
     yield "a stopped call ends within 0.1 s", seconds < 0.1, f"{seconds * 1e3:.0f} ms"
 
 
-def obeyed(llm: Any, make: Any, prompt: list[int]) -> Iterator[Row]:
+def check_rejected_inputs(llm: Any, make: Any, prompt: list[int]) -> Iterator[Row]:
     """Yield a row for each rejected input, with whether it has an effect.
 
     make: TensorRT-LLM's SamplingParams.

@@ -43,7 +43,7 @@ def _rows(kind: str, prompts: list[str]) -> Iterator[dict[str, str]]:
         predictions = {
             "no": "",
             "right": output,
-            "half-right": _mixed(output, other),
+            "half-right": _mix(output, other),
             "useless": other,
         }
         for quality, prediction in predictions.items():
@@ -51,7 +51,7 @@ def _rows(kind: str, prompts: list[str]) -> Iterator[dict[str, str]]:
             yield {"kind": name, "prompt": prompt, "prediction": prediction}
 
 
-def _mixed(text: str, other: str) -> str:
+def _mix(text: str, other: str) -> str:
     """Return a text with every second line replaced by a line of the other text."""
     lines = zip_longest(text.splitlines(True)[::2], other.splitlines(True)[1::2], fillvalue="")
     return "".join(line for pair in lines for line in pair)

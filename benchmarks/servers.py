@@ -14,7 +14,7 @@ from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
 
 
-def entry_of(instances: int) -> str:
+def entry_name(instances: int) -> str:
     """Return the name of the stream entry with this number of loop processes."""
     return f"loops_{instances}"
 
@@ -36,7 +36,7 @@ def serving_loops(
             profile.model_copy(
                 update={
                     "instances": number,
-                    "entries": (EntrySection(name=entry_of(number), kind="stream"),),
+                    "entries": (EntrySection(name=entry_name(number), kind="stream"),),
                 }
             )
         )
@@ -48,7 +48,7 @@ def serving_loops(
             rendered = Path(folder, str(number))
             repository.render(plan, rendered, link=True)
             if models.exists():
-                (rendered / entry_of(number)).rename(models / entry_of(number))
+                (rendered / entry_name(number)).rename(models / entry_name(number))
             else:
                 rendered.rename(models)
         change(models)
@@ -57,7 +57,7 @@ def serving_loops(
             yield server
 
 
-def name_of(pid: int) -> str:
+def process_name(pid: int) -> str:
     """Return the model that a server's process runs, or "triton" for the server itself."""
     found = re.search(r"/(\w+)/1/model\.py", Path(f"/proc/{pid}/cmdline").read_text())
     return found[1] if found else "triton"

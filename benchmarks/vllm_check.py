@@ -58,13 +58,14 @@ def main() -> None:
     options = _options()
     vocab_size = json.loads((options.target / "config.json").read_text())["vocab_size"]
     random = np.random.default_rng(1)
-    most = max(options.requests)
-    prompts = random.integers(10, min(vocab_size, 50_000), (most, PROMPT_TOKENS)).astype(np.int32)
+    max_requests = max(options.requests)
+    size = max_requests, PROMPT_TOKENS
+    prompts = random.integers(10, min(vocab_size, 50_000), size).astype(np.int32)
 
     length = PROMPT_TOKENS + options.tokens + 64
     common: dict[str, Any] = {
         "max_seq_len": length,
-        "kv_cache_tokens": 2 * most * length,
+        "kv_cache_tokens": 2 * max_requests * length,
         "threads": options.threads,
         "dtype": options.dtype,
     }
@@ -75,7 +76,7 @@ def main() -> None:
             VllmSettings(
                 model=str(model),
                 vocab_size=json.loads((model / "config.json").read_text())["vocab_size"],
-                max_batch_size=most,
+                max_batch_size=max_requests,
                 gpu_memory_fraction=fraction,
                 python=options.python,
                 enforce_eager=options.eager,
@@ -105,11 +106,11 @@ def main() -> None:
         )
     variants: dict[str, Callable[[Ids], Generated]] = {}
     for kind, pair in pairs.items():
-        variants[f"{kind}, alone"] = partial(_alone, pair[0], options.tokens)
+        variants[f"{kind}, alone"] = partial(_generate_alone, pair[0], options.tokens)
         variants[f"{kind}, in rounds"] = partial(
-            _in_rounds, *pair, options.tokens, options.draft_len
+            _generate_in_rounds, *pair, options.tokens, options.draft_len
         )
-    want = [_alone(target, options.tokens, prompt).tokens for prompt in prompts]
+    want = [_generate_alone(target, options.tokens, prompt).tokens for prompt in prompts]
     _table(variants, prompts, want, options.requests)
     for pair in pairs.values():
         for engine in pair:
@@ -120,7 +121,12 @@ def main() -> None:
         "num_speculative_tokens": options.draft_len,
     }
     target = vllm(options.target, sum(FRACTIONS.values()), speculative_config=own)
-    _table({"vLLM's own": partial(_alone, target, options.tokens)}, prompts, want, options.requests)
+    _table(
+        {"vLLM's own": partial(_generate_alone, target, options.tokens)},
+        prompts,
+        want,
+        options.requests,
+    )
     target.close()
 
 
@@ -161,7 +167,7 @@ def _measure(generate: Callable[[Ids], Generated], prompts: Ids, _turn: int) -> 
         return Measured(time.perf_counter() - began, answers)
 
 
-def _alone(engine: Engine, length: int, prompt: Ids) -> Generated:
+def _generate_alone(engine: Engine, length: int, prompt: Ids) -> Generated:
     began = time.perf_counter()
     answer = GreedyCall(engine, prompt.tolist(), length).answer()
     milliseconds = (time.perf_counter() - began) * 1e3
@@ -171,7 +177,7 @@ def _alone(engine: Engine, length: int, prompt: Ids) -> Generated:
     return Generated(list(answer.tokens), rounds, milliseconds / rounds, computed)
 
 
-def _in_rounds(
+def _generate_in_rounds(
     target: Engine, draft: Engine, length: int, draft_len: int, prompt: Ids
 ) -> Generated:
     output = speculate(target, draft, prompt.tolist(), length, draft_len)

@@ -61,7 +61,7 @@ def own_text(target: Any, train: Ids, batches: int) -> Ids:
             rows = write(target, temperature, contexts)
             written.append(rows.cpu().numpy().astype(np.uint16))
             np.save(cached, np.stack(written))
-            progress.stepped()
+            progress.complete_step()
             progress.milestone(f"own text: {index + 1} of {batches}")
     return np.concatenate(written)
 
@@ -114,7 +114,7 @@ def distil(steps: int, tokens: int, own_batches: int, muon_rate: float, adam_rat
             optimizer.step(rate_share(step, steps))
             if step % NOTE_EVERY == 0:
                 smooth = loss.item() if math.isnan(smooth) else 0.8 * smooth + 0.2 * loss.item()
-            progress.stepped(f"KL {smooth:.3f}")
+            progress.complete_step(f"KL {smooth:.3f}")
             if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
                 progress.milestone(f"step {step + 1}: KL {smooth:.3f} nats/token")
                 save_state(draft, optimizer, step + 1, state)

@@ -102,8 +102,9 @@ def quality(limit: int) -> None:
         group = shown if prompt["id"].startswith("show") else held
         group.append((repeated_share(text), sum(emitted) / len(emitted)))
         overlaps.append(overlap)
-    least = sorted(held)[: len(held) // 2]
-    for name, group in (("held out", held), ("held out, least loops", least), ("shown", shown)):
+    least_repetitive = sorted(held)[: len(held) // 2]
+    groups = {"held out": held, "held out, least loops": least_repetitive, "shown": shown}
+    for name, group in groups.items():
         if len(group) < 2:
             continue
         repeats, lengths = zip(*group, strict=True)

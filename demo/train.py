@@ -48,7 +48,7 @@ class JobProgress(Progress):
         )
         self.task = self.add_task("", total=total, completed=done)
 
-    def stepped(self, note: str = "") -> None:
+    def complete_step(self, note: str = "") -> None:
         """Advance the bar by one step, and show `note` next to it."""
         self.update(self.task, advance=1, description=note)
 
@@ -115,7 +115,7 @@ def train(steps: int, tokens: int, muon_rate: float, adam_rate: float, state: Pa
             optimizer.step(rate_share(step, steps))
             if step % NOTE_EVERY == 0:  # reading the loss waits for the GPU
                 smooth = loss.item() if math.isnan(smooth) else 0.8 * smooth + 0.2 * loss.item()
-            progress.stepped(f"loss {smooth:.3f}")
+            progress.complete_step(f"loss {smooth:.3f}")
             if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
                 held_out = validation_loss(model, corpus.held_out)
                 progress.milestone(f"step {step + 1}: train {smooth:.3f}, held out {held_out:.3f}")

@@ -60,7 +60,7 @@ def main() -> None:
         command = shlex.split(f"{GENERATE} --url {address}")
         for _ in range(WARM_UP):
             subprocess.run([sys.executable, "-m", *command], capture_output=True, check=True)
-        lines += _in_terminal(command)
+        lines += _run_in_terminal(command)
     finally:
         server.send_signal(signal.SIGINT)
         server.wait()
@@ -68,7 +68,7 @@ def main() -> None:
     for line in lines:
         console.print(line.text, overflow="crop", no_wrap=True, crop=True)
     drawn = FONTS.sub("", console.export_svg(title="Tandem"))
-    FIGURE.write_text(_animated(drawn, [line.pause for line in lines]))
+    FIGURE.write_text(_animate(drawn, [line.pause for line in lines]))
 
 
 def _prompt(command: str) -> PrintedLine:
@@ -92,7 +92,7 @@ def _greeting(server: subprocess.Popen[str]) -> tuple[list[PrintedLine], str]:
     raise SystemExit("tandem up ended")
 
 
-def _in_terminal(command: list[str]) -> Iterator[PrintedLine]:
+def _run_in_terminal(command: list[str]) -> Iterator[PrintedLine]:
     """Run a `tandem` command in a terminal, and yield its lines as they are printed."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"COLUMNS": str(WIDTH), "TERM": "xterm-256color"}
@@ -116,7 +116,7 @@ def _in_terminal(command: list[str]) -> Iterator[PrintedLine]:
     assert process.wait() == 0
 
 
-def _animated(drawn: str, pauses: list[float]) -> str:
+def _animate(drawn: str, pauses: list[float]) -> str:
     """Return the drawing with an animation that shows each line after its pause."""
     moments, moment = [], 0.0
     for pause in pauses:

@@ -28,7 +28,7 @@ from tandem.gateway.protocol import anthropic_requests as _anthropic  # noqa: F4
 from tandem.gateway.protocol import fields as body_fields
 from tandem.gateway.protocol import requests
 from tandem.gateway.protocol import response_requests as _responses  # noqa: F401 for its models
-from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.command_line import make_parser
 from tandem.tools.profiles import profile as _profile  # noqa: F401 for its models
 
 PAGES = Path(__file__).parent
@@ -38,7 +38,7 @@ DEFAULT = re.compile(r" ?\(default: (.*)\)(?=\.?$)")
 Row = tuple[str, ...]
 
 
-def documented(owner: Any) -> dict[str, str]:
+def docstrings_by_name(owner: Any) -> dict[str, str]:
     """Return the string below each declaration in a module or class, by name."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
     body = tree.body[0].body if isinstance(owner, type) else tree.body
@@ -53,7 +53,7 @@ def documented(owner: Any) -> dict[str, str]:
 def tensors(which: str) -> Iterator[Row]:
     yield "name", "type", "meaning"
     declared = getattr(entry, which)
-    for name, meaning in documented(entry).items():
+    for name, meaning in docstrings_by_name(entry).items():
         tensor = getattr(entry, name)
         if tensor in declared:
             sizes = {(1,): "", (-1,): " `[b, n]`"}.get(tensor.dims, " `[b, n, m]`")
@@ -68,23 +68,26 @@ def options(command: str, *shown: str) -> Iterator[Row]:
     """
     known = {row for other in {*shown} - {"inputs"} for row in options(other)}
     yield "option", "meaning"
-    expand = parser_of(command)._get_formatter()._expand_help
+    expand = make_parser(command)._get_formatter()._expand_help
     for action in _actions(command):
         if "inputs" not in shown or not _sets_an_input(action):
-            row = ", ".join(f"`{name}`" for name in _spelt(action)), expand(action)
+            row = ", ".join(f"`{name}`" for name in _spellings(action)), expand(action)
             if row not in known:
                 yield row
 
 
 def input_options(command: str) -> str:
     return _names(
-        name for action in _actions(command) if _sets_an_input(action) for name in _spelt(action)
+        name
+        for action in _actions(command)
+        if _sets_an_input(action)
+        for name in _spellings(action)
     )
 
 
 def _actions(command: str) -> list[argparse.Action]:
     """Return the options of a command, except --help."""
-    return [action for action in parser_of(command)._actions if action.dest != "help"]
+    return [action for action in make_parser(command)._actions if action.dest != "help"]
 
 
 def _sets_an_input(action: argparse.Action) -> bool:
@@ -93,7 +96,7 @@ def _sets_an_input(action: argparse.Action) -> bool:
     return named and is_plain and action.dest in entry.INPUTS
 
 
-def _spelt(action: argparse.Action) -> Sequence[str]:
+def _spellings(action: argparse.Action) -> Sequence[str]:
     return action.option_strings or [str(action.metavar or action.dest).upper()]
 
 
@@ -102,17 +105,17 @@ def keys(*classes: str) -> Iterator[Row]:
     yield "key", "default", "meaning"
     known = {kind.__name__: kind for kind in _descendants(BaseModel)}
     for kind in (known[name] for name in classes):
-        for name, meaning in documented(kind).items():
+        for name, meaning in docstrings_by_name(kind).items():
             field = kind.model_fields[name]
             said = DEFAULT.search(meaning)
-            default = said[1] if said else _shown(field.default)
+            default = said[1] if said else _format_default(field.default)
             yield f"`{field.alias or name}`", default, DEFAULT.sub("", meaning)
 
 
 def inputs(name: str) -> str:
     """Return the undocumented fields that an input's text describes. name: a pydantic model."""
     kind = {kind.__name__: kind for kind in _descendants(BaseModel)}[name]
-    return _names({*kind.model_fields} & {*entry.INPUTS} - {*documented(kind)})
+    return _names({*kind.model_fields} & {*entry.INPUTS} - {*docstrings_by_name(kind)})
 
 
 def metrics(*programs: str) -> Iterator[Row]:
@@ -163,7 +166,7 @@ TABLES = {
 }
 
 
-def filled(text: str) -> str:
+def fill_tables(text: str) -> str:
     """Return the text of a page with all its tables up to date."""
 
     def table(found: re.Match[str]) -> str:
@@ -188,7 +191,7 @@ def _names(names: Iterable[str], start: str = "") -> str:
     return textwrap.fill(text, WIDTH, break_on_hyphens=False, subsequent_indent=indent) + "\n"
 
 
-def _shown(default: Any) -> str:
+def _format_default(default: Any) -> str:
     if default is PydanticUndefined:
         return "required"
     if isinstance(default, bool):
@@ -204,4 +207,4 @@ def _descendants(kind: type) -> Iterator[type]:
 
 if __name__ == "__main__":
     for page in sorted(PAGES.rglob("*.md")):
-        page.write_text(filled(page.read_text()))
+        page.write_text(fill_tables(page.read_text()))

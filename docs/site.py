@@ -40,7 +40,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
     at = page.file.src_uri
     source = next((path for path, uri in OUTSIDE.items() if uri == at), f"docs/{at}")
 
-    def rewritten(found: re.Match[str]) -> str:
+    def rewrite_link(found: re.Match[str]) -> str:
         text, target, anchor = found[1], found[2], found[3] or ""
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
         if not (ROOT / path).exists():
@@ -54,4 +54,4 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
 
     # Parts with odd indices are code, which stays unchanged.
     parts = CODE.split(markdown)
-    return "".join(part if i % 2 else LINK.sub(rewritten, part) for i, part in enumerate(parts))
+    return "".join(part if i % 2 else LINK.sub(rewrite_link, part) for i, part in enumerate(parts))

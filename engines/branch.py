@@ -36,7 +36,7 @@ class Branch:
 
     """
 
-    def __init__(self, plain: EngineRequest, accepted: int, token: int, rank: int) -> None:
+    def __init__(self, plain_call: EngineRequest, accepted: int, token: int, rank: int) -> None:
         self.accepted = accepted
         self.token = token
         self.rank = rank
@@ -44,12 +44,12 @@ class Branch:
         self.logits: list[Any] = []
         self.steps = 0
         self.over = False
-        self.limit = plain.max_new_tokens
+        self.limit = plain_call.max_new_tokens
         self.log_probs: list[float] = []
-        self._plain = plain
-        self._can_end = plain.end_id is not None or len(plain.stop_words) > 0
+        self._plain = plain_call
+        self._can_end = plain_call.end_id is not None or len(plain_call.stop_words) > 0
 
-    def take(self, token: int, log_prob: float | None, logits: Any) -> None:
+    def add(self, token: int, log_prob: float | None, logits: Any) -> None:
         """Add a drafted token, unless it ends the draft without being part of it.
 
         log_prob: None if the call needs neither log-probabilities nor their sum. logits: None
@@ -65,8 +65,8 @@ class Branch:
                 self.log_probs.append(log_prob)
             if logits is not None:
                 self.logits.append(logits)
-        least = self._plain.draft_stop_probability
-        unsure = least is not None and math.exp(sum(self.log_probs)) < least
+        threshold = self._plain.draft_stop_probability
+        unsure = threshold is not None and math.exp(sum(self.log_probs)) < threshold
         self.over = ended or unsure or len(self.tokens) >= self.limit
 
     def early(self, count: int) -> Branch:
@@ -79,7 +79,7 @@ class Branch:
         return early
 
 
-def branches_of(
+def make_branches(
     request: EngineRequest, candidates: Callable[[int, int], Iterable[int]]
 ) -> list[Branch]:
     """Return the branches that a call requests; none after a token that ends the answer.
@@ -92,13 +92,13 @@ def branches_of(
     ends = request.stop_words.single_ids | {request.end_id}
     branches: list[Branch] = []
     for accepted, (draft, count) in enumerate(zip(drafts, request.branch_counts, strict=True)):
-        plain = request.plain(accepted)
-        if count > 0 and plain.max_new_tokens > 0:
+        plain_call = request.plain_call(accepted)
+        if count > 0 and plain_call.max_new_tokens > 0:
             # The draft token may be ranked too, but gets no branch.
             ranked = candidates(accepted, int(count) + (draft is not None))
             likely = [token for token in ranked if token != draft][:count]
             branches += [
-                Branch(plain, accepted, token, rank)
+                Branch(plain_call, accepted, token, rank)
                 for rank, token in enumerate(likely)
                 if token not in ends
             ]
@@ -134,13 +134,13 @@ def logits_room(request: EngineRequest, vocab_size: int, room: int) -> int:
     return min(room, MAX_BRANCH_LOGITS_BYTES // (4 * vocab_size))
 
 
-def answered(branches: Sequence[Branch]) -> list[Branch]:
+def started_branches(branches: Sequence[Branch]) -> list[Branch]:
     """Return the branches that have started, in the order of the response."""
     begun = (branch for branch in branches if branch.tokens or branch.over)
     return sorted(begun, key=lambda branch: (branch.accepted, branch.rank))
 
 
-def joined(rows: Sequence[Branch], *, with_log_probs: bool) -> Branches:
+def pack_branches(rows: Sequence[Branch], *, with_log_probs: bool) -> Branches:
     shape = len(rows), max((len(branch.tokens) for branch in rows), default=0)
     ids = np.zeros(shape, np.int32)
     log_probs = np.zeros(shape, np.float32) if with_log_probs else None

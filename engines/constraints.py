@@ -49,15 +49,15 @@ class TokenMasks:
     def __bool__(self) -> bool:
         return self._words is not None
 
-    def allowed(self, position: int) -> NDArray[np.bool_]:
+    def allowed_mask(self, position: int) -> NDArray[np.bool_]:
         """Return whether each id is allowed at `position`: [vocab_size].
 
         position: absolute position in the sequence.
         """
-        bits = np.unpackbits(self.octets(position), count=self._vocab_size, bitorder="little")
+        bits = np.unpackbits(self.allowed_bits(position), count=self._vocab_size, bitorder="little")
         return bits.view(np.bool_)
 
-    def octets(self, position: int) -> NDArray[np.uint8]:
+    def allowed_bits(self, position: int) -> NDArray[np.uint8]:
         """Return the allowed ids as bits: bit (id % 8) of byte (id // 8)."""
         assert self._words is not None
         words: MaskWords = self._words[position - self._start].astype("<i4", copy=False)

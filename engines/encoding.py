@@ -28,7 +28,7 @@ class Sent:
 
 
 class _Part(NamedTuple):
-    """An answer of a call, which `sent` includes."""
+    """One answer of a call. `sent` already includes it."""
 
     request: EngineRequest
     answer: EngineResponse
@@ -55,7 +55,7 @@ def encode(
     return arrays
 
 
-def _shown_context(part: _Part) -> Ids:
+def _context_ids(part: _Part) -> Ids:
     is_shown = part.sent.answers == 1 and not part.request.exclude_input
     return part.request.input_ids if is_shown else NO_IDS
 
@@ -67,9 +67,9 @@ def _usage(of: Callable[[CallUsage], float]) -> Callable[[_Part], Any]:
 # The value of each output without the batch and beam axes, or None if the answer doesn't have it.
 _VALUES: dict[Tensor, Callable[[_Part], Any]] = {
     tensors.OUTPUT_IDS: lambda part: np.concatenate(
-        (_shown_context(part), np.array(part.answer.tokens, np.int32))
+        (_context_ids(part), np.array(part.answer.tokens, np.int32))
     ),
-    tensors.SEQUENCE_LENGTH: lambda part: len(_shown_context(part)) + len(part.answer.tokens),
+    tensors.SEQUENCE_LENGTH: lambda part: len(_context_ids(part)) + len(part.answer.tokens),
     tensors.CUM_LOG_PROBS: lambda part: (
         None if part.answer.log_probs is None else part.sent.cum_log_prob
     ),

@@ -24,11 +24,11 @@ def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
     if kind not in KINDS:
         raise LoadError(f"parameter 'engine' must be one of {', '.join(KINDS)}; got {kind!r}")
     load = import_module(f"tandem.engines.{kind}.load").load
-    engine: Engine = load(of_its_kind(model_config), folder)
+    engine: Engine = load(without_common_parameters(model_config), folder)
     return engine
 
 
-def of_its_kind(model_config: dict[str, Any]) -> dict[str, Any]:
+def without_common_parameters(model_config: dict[str, Any]) -> dict[str, Any]:
     given = model_config.get("parameters", {})
     own = {name: value for name, value in given.items() if name not in COMMON}
     return {**model_config, "parameters": own}

@@ -36,7 +36,7 @@ def exponentials(seed: int, position: int, purpose: Purpose, width: int) -> Floa
 
     argmax(p / draws) is then a sample from p (the Gumbel trick).
     """
-    bits = _bits(key_of(seed, position, purpose), width)
+    bits = _bits(hash_key(seed, position, purpose), width)
     draws = (bits >> np.uint64(11)).astype(np.float64)
     draws += 0.5  # log(0) is undefined
     draws *= 2.0**-53
@@ -47,18 +47,18 @@ def exponentials(seed: int, position: int, purpose: Purpose, width: int) -> Floa
 
 
 def uniform(seed: int, position: int, purpose: Purpose) -> float:
-    return (mixed(key_of(seed, position, purpose) + STEP) >> 11) * 2.0**-53
+    return (mix_bits(hash_key(seed, position, purpose) + STEP) >> 11) * 2.0**-53
 
 
-def key_of(seed: int, position: int, purpose: Purpose) -> int:
+def hash_key(seed: int, position: int, purpose: Purpose) -> int:
     """Hash a key to 64 bits, so that similar keys give unrelated bits."""
-    key = mixed(seed + STEP)
+    key = mix_bits(seed + STEP)
     for part in (position, purpose):
-        key = mixed(key + (part + 1) * STEP)
+        key = mix_bits(key + (part + 1) * STEP)
     return key
 
 
-def mixed(bits: int) -> int:
+def mix_bits(bits: int) -> int:
     """Return 64 well-mixed bits (SplitMix64's finalizer)."""
     bits &= _MASK
     bits = (bits ^ (bits >> SHIFTS[0])) * FIRST_FACTOR & _MASK

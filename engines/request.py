@@ -111,7 +111,7 @@ class EngineRequest(NamedTuple):
         """Maximum number of the call's tokens in the KV cache, which excludes the last token."""
         return len(self.input_ids) + self.max_new - 1
 
-    def plain(self, accepted: int) -> EngineRequest:
+    def plain_call(self, accepted: int) -> EngineRequest:
         """Return a plain call with a branch's limits after `accepted` tokens. Keeps the text."""
         min_tokens = max(0, self.sampling.min_tokens - accepted - 1)
         return self._replace(

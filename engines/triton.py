@@ -58,14 +58,14 @@ class EngineModel:
             raise pb_utils.TritonModelException(str(error)) from error
         self._logits_writer = SharedLogitsWriter()
         self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
-        # If this process pauses while it loads, Triton waits for it forever. `tandem up` notices
-        # that Triton's own line doesn't follow this one.
+        # If this process stalls while loading, Triton may never notice that it finished. `tandem
+        # up` detects that: this line shows up in the log, but Triton's own "loaded" line doesn't.
         print(f"tandem: engine '{self._name}' has loaded", flush=True)  # noqa: T201 into Triton's log
 
     def execute(self, requests: Iterable[Any]) -> list[Any] | None:
         """Start each request. Return the answers that are ready, and None for the others."""
         calls = [self._start(request) for request in requests]
-        return None if self._decoupled else [call.leave_execute() for call in calls]
+        return None if self._decoupled else [call.take_ready_response() for call in calls]
 
     def finalize(self) -> None:
         self._engine.close()
@@ -104,9 +104,9 @@ class EngineModel:
 
 
 def _read_draft_logits(arrays: dict[str, NDArray[Any]]) -> None:
-    """Replace a handle with the logits of the draft tokens, starting at the handle's row.
+    """Replace the shared-memory handle with the draft tokens' logits, starting at the given row.
 
-    If the logits are gone, the draft is verified by ids, which is equally exact.
+    If they are gone, fall back to verifying by token ID, which is just as exact.
     """
     row = count(arrays, tensors.SHARED_LOGITS_ROW)
     arrays.pop(tensors.SHARED_LOGITS_ROW, None)
@@ -138,7 +138,7 @@ class _Call:
         self._sent = Sent()
         self._sender = request.get_response_sender()
         self._logits_writer = writer
-        self._returns = not decoupled
+        self._in_execute = not decoupled
         self._response: Any = None
         self._lock = threading.Lock()
 
@@ -174,21 +174,21 @@ class _Call:
         """End the call with an error."""
         self._deliver(self._error(message, code), final=True)
 
-    def leave_execute(self) -> Any:
-        """Return the response if it is ready. A later one will be sent."""
+    def take_ready_response(self) -> Any:
+        """Return the response if it is ready. If not, it will be sent later."""
         with self._lock:
-            self._returns = False
+            self._in_execute = False
             return self._response
 
     def _deliver(self, response: Any, *, final: bool) -> None:
         """Send a response, or keep it for execute() to return.
 
-        Raises the sender's errors. If a response before the final one fails, a final error is sent
-        first. If the final one fails, nothing can be sent, because Triton has already closed the
-        sender. Therefore, `check_response_memory` runs before sending.
+        If a non-final response can't be sent, sends a final error before re-raising. After a failed
+        final response, nothing can be sent, because Triton has already closed the sender.
+        Therefore, `check_response_memory` runs before sending.
         """
         with self._lock:
-            if self._returns:
+            if self._in_execute:
                 self._response = response
                 return
         try:

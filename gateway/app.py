@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from tandem.gateway.errors import HTTP_CODES, MESSAGES_PATH, ApiError
 from tandem.gateway.middleware import Requests
 from tandem.gateway.models import VERSION
-from tandem.gateway.protocol.fields import quoted
+from tandem.gateway.protocol.fields import quote
 from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tokenizer import ChatTokenizer
@@ -67,7 +67,7 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Tri
         Route("/", page),
     ]
     app = Starlette(
-        routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _not_served}
+        routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _respond_with_error}
     )
     app.router.redirect_slashes = False
     app.mount("/page", StaticFiles(directory=PAGE))
@@ -98,9 +98,9 @@ async def version(_: Request) -> Response:
     return JSONResponse({"version": VERSION})
 
 
-async def _not_served(request: Request, error: Exception) -> Response:
+async def _respond_with_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {quoted(request.url.path)}: {error.detail}"
+    message = f"{request.method} {quote(request.url.path)}: {error.detail}"
     code = HTTP_CODES.get(error.status_code)
     response = ApiError(error.status_code, message, code=code).response(request.url.path)
     response.headers.update(error.headers or {})

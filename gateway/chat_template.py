@@ -44,7 +44,7 @@ class ChatTemplate:
         self.source = sources[DEFAULT]
         self.source_with_tools = sources.get(WITH_TOOLS, self.source)
         self._special_tokens = special_tokens
-        self._compiled = {s: _compiled(s) for s in (self.source, self.source_with_tools)}
+        self._compiled = {s: _compile(s) for s in (self.source, self.source_with_tools)}
 
     def render(
         self,
@@ -76,7 +76,7 @@ class ChatTemplate:
             raise ChatTemplateError(f"the chat template rejects these messages: {text}") from error
 
 
-def _compiled(source: str) -> Template:
+def _compile(source: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )

@@ -50,14 +50,14 @@ class Requests:
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         status, received = None, 0
 
-        async def receiving() -> Message:
+        async def receive_wrapper() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
             self._check_size(received)
             return message
 
-        async def sending(message: Message) -> None:
+        async def send_wrapper(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -66,7 +66,7 @@ class Requests:
 
         try:
             self._check_headers(path, headers)
-            await self._app(scope, receiving, sending)
+            await self._app(scope, receive_wrapper, send_wrapper)
         except ClientGone:
             pass
         except SendTimeoutError:
@@ -74,7 +74,7 @@ class Requests:
         except (Exception, asyncio.CancelledError) as error:
             if status is not None:
                 raise
-            await as_api_error(error).response(path)(scope, receive, sending)
+            await as_api_error(error).response(path)(scope, receive, send_wrapper)
         finally:
             endpoint = path if path in self._endpoints else "other"
             self._metrics.requests.labels(endpoint, status or CLIENT_CLOSED_REQUEST).inc()

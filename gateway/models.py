@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tandem.contract.model_parameters import decode
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.protocol.fields import quoted
+from tandem.gateway.protocol.fields import quote
 from tandem.gateway.protocol.requests import GenerationRequest
 
 # OpenAI's errors begin with these words, which clients use to detect that they must shorten a
@@ -111,15 +111,15 @@ class ServedModels:
 
     def check_text(self, text: str, field: str) -> None:
         """Reject a prompt that is too long for the entries before it is tokenized."""
-        size, most = len(text.encode()), self.loop.max_text_bytes
-        if 0 < most < size:
+        size, limit = len(text.encode()), self.loop.max_text_bytes
+        if 0 < limit < size:
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
                 f"{CONTEXT_LENGTH} {self.max_model_len} tokens; the prompt has {size} bytes, "
-                f"and the limit is {most}",
+                f"and the limit is {limit}",
                 param=field,
                 code="context_length_exceeded",
-                anthropic=f"prompt is too long: {size} bytes > {most} maximum",
+                anthropic=f"prompt is too long: {size} bytes > {limit} maximum",
             )
 
     def max_tokens(self, request: GenerationRequest, length: int) -> int:
@@ -151,10 +151,10 @@ class ServedModels:
 
     def check_draft_length(self, length: int | Literal["auto"] | None) -> None:
         """Reject a draft length that the entries would reject. "auto" is sent to them as -1."""
-        most = self.loop.target.max_draft_len
-        if isinstance(length, int) and 0 < most < length:
+        limit = self.loop.target.max_draft_len
+        if isinstance(length, int) and 0 < limit < length:
             raise bad_request(
-                f"num_draft_tokens must be between 0 and {most}, or 'auto'; got {length}",
+                f"num_draft_tokens must be between 0 and {limit}, or 'auto'; got {length}",
                 param="num_draft_tokens",
             )
 
@@ -182,7 +182,7 @@ class ServedModels:
         known = ", ".join(model.name for model in self.models)
         raise ApiError(
             HTTPStatus.NOT_FOUND,
-            f"model '{quoted(name)}' isn't served; choose one of: {known}",
+            f"model '{quote(name)}' isn't served; choose one of: {known}",
             param="model",
             code="model_not_found",
         )

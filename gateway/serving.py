@@ -12,13 +12,14 @@ from starlette.responses import JSONResponse, Response
 
 from tandem.gateway.answers.adapted_writer import AdaptedWriter
 from tandem.gateway.answers.anthropic_writer import AnthropicWriter
-from tandem.gateway.answers.generation import counted, generate, written
+from tandem.gateway.answers.generation import count_chunks, generate, write_response
 from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.answers.response_writer import ResponseWriter
 from tandem.gateway.answers.state import AnswerState, EncodedPrompt
 from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
 from tandem.gateway.chat_template import ChatTemplateError
+from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides.answer import answer_guide
 from tandem.gateway.guides.structured_outputs import RequestedGuide
@@ -36,7 +37,7 @@ from tandem.gateway.protocol.requests import (
     TokenizeRequest,
 )
 from tandem.gateway.protocol.response_requests import ResponseRequest
-from tandem.gateway.tasks import offload, while_connected
+from tandem.gateway.tasks import offload
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
@@ -57,25 +58,28 @@ class Serving:
         return await self._chat(await read_body(ChatRequest, http), http, ChatWriter)
 
     async def responses(self, http: Request) -> Response:
-        return await self._adapted(ResponseRequest, ResponseWriter, http)
+        return await self._adapt(ResponseRequest, ResponseWriter, http)
 
     async def messages(self, http: Request) -> Response:
-        return await self._adapted(AnthropicRequest, AnthropicWriter, http)
+        return await self._adapt(AnthropicRequest, AnthropicWriter, http)
 
-    async def _adapted(
+    async def _adapt(
         self, kind: type[AdaptedRequest], writer: type[AdaptedWriter[Any]], http: Request
     ) -> Response:
-        """Answer a request of another API as a chat, using that API's names and objects."""
+        """Run another API's request as a chat completion.
+
+        Errors and responses are translated back to that API.
+        """
         body = await read_body(kind, http)
         try:
             return await self._chat(body.chat, http, partial(writer, body))
         except ApiError as error:
-            raise body.renamed(error) from error
+            raise body.rename_fields(error) from error
 
     async def _chat(
         self, body: ChatRequest, http: Request, writer: Callable[..., Writer]
     ) -> Response:
-        models = await self._served()
+        models = await self._served_models()
         if body.tools and self._tokenizer.template and self._tokenizer.tool_calls is None:
             known = ", ".join(known.name for known in FORMATS)
             raise bad_request(
@@ -101,11 +105,11 @@ class Serving:
 
     async def completions(self, http: Request) -> Response:
         body = await read_body(CompletionRequest, http)
-        models = await self._served()
+        models = await self._served_models()
         if len(body.prompts) * body.n > MAX_CHOICES:
             raise bad_request(
-                f"prompt has {len(body.prompts)} items and n is {body.n}; the limit of both "
-                f"multiplied is {MAX_CHOICES}",
+                f"prompt has {len(body.prompts)} items and n is {body.n}; their "
+                f"product must be at most {MAX_CHOICES}",
                 param="prompt",
             )
         for prompt in body.prompts:
@@ -130,13 +134,13 @@ class Serving:
         prompts = [EncodedPrompt(ids) for ids in every]
         if body.echo:
             skips = models.skip_special_tokens
-            prompts = await offload(length, lambda: self._echoed(body, every, skips))
+            prompts = await offload(length, lambda: self._add_echo(body, every, skips))
         guide = body.guide
         if guide is not None and self._open_objects:
             guide = await offload(len(guide.text), guide.with_open_objects)
         return await self._answer(CompletionWriter, body, prompts, models, http, guide=guide)
 
-    def _echoed(
+    def _add_echo(
         self, body: CompletionRequest, every: Sequence[list[int]], skips: bool
     ) -> list[EncodedPrompt]:
         """Return the prompts, whose text the answers repeat.
@@ -155,12 +159,12 @@ class Serving:
 
     async def count_tokens(self, http: Request) -> Response:
         body = await read_body(CountRequest, http)
-        ids = await self._chat_ids(body.chat, await self._served(), http)
+        ids = await self._chat_ids(body.chat, await self._served_models(), http)
         return JSONResponse({"input_tokens": len(ids)})
 
     async def tokenize(self, http: Request) -> Response:
         body = await read_body(TokenizeRequest, http)
-        models = await self._served()
+        models = await self._served_models()
         if body.prompt is not None:
             models.check_text(body.prompt, "prompt")
             special = body.add_special_tokens
@@ -178,25 +182,25 @@ class Serving:
     async def detokenize(self, http: Request) -> Response:
         ids = (await read_body(DetokenizeRequest, http)).tokens
 
-        def decoded() -> str:
+        def decode() -> str:
             unknown = self._tokenizer.first_unknown(ids)
             if unknown is not None:
                 message = f"tokens must have ids of the vocabulary; got {unknown}"
                 raise bad_request(message, param="tokens")
             return self._tokenizer.decode(ids)
 
-        return JSONResponse({"prompt": await offload(len(ids), decoded)})
+        return JSONResponse({"prompt": await offload(len(ids), decode)})
 
     async def tokenizer_info(self, _: Request) -> Response:
         return JSONResponse(self._tokenizer.info)
 
     async def models(self, _: Request) -> Response:
-        served = await self._served()
+        served = await self._served_models()
         data = [served.describe(model) for model in served.models]
         return JSONResponse({"object": "list", "data": data})
 
     async def model(self, http: Request) -> Response:
-        served = await self._served()
+        served = await self._served_models()
         return JSONResponse(served.describe(served.find(http.path_params["name"])))
 
     async def health(self, _: Request) -> Response:
@@ -210,7 +214,7 @@ class Serving:
     async def prometheus_metrics(self, _: Request) -> Response:
         return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
-    async def _served(self) -> ServedModels:
+    async def _served_models(self) -> ServedModels:
         """Return the served models. Raises ApiError if the tokenizer doesn't match them."""
         models = await self.triton.models()
         if self._tokenizer.size > models.loop.target.vocab_size:
@@ -227,7 +231,7 @@ class Serving:
     ) -> list[int]:
         """Return the prompt ids of a chat. Raises ApiError if the template can't render it."""
 
-        def encoded() -> list[int]:
+        def encode() -> list[int]:
             return self._tokenizer.encode_chat(
                 [message.for_template for message in body.messages or ()],
                 body.template_variables,
@@ -236,7 +240,7 @@ class Serving:
             )
 
         try:
-            return await offload(len(await http.body()), encoded)
+            return await offload(len(await http.body()), encode)
         except ChatTemplateError as error:
             raise bad_request(str(error), param="messages", code="chat_template") from error
 
@@ -269,7 +273,7 @@ class Serving:
             extras_for(body),
             max_concurrency=models.loop.max_requests,
         )
-        answering = written(counted(chunks, made, self.metrics, guide), made)
+        answering = write_response(count_chunks(chunks, made, self.metrics, guide), made)
         return await while_connected(http.receive, answering)
 
     def _new_answer(self, body: GenerationRequest, prompt: EncodedPrompt) -> AnswerState:

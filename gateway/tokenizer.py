@@ -18,7 +18,7 @@ from tandem.gateway.chat_template import (
     load_chat_template,
     special_tokens,
 )
-from tandem.gateway.tools.formats import format_of
+from tandem.gateway.tools.formats import detect_format
 from tandem.postprocessing.detokenizer import (
     make_detokenizer,
     piece_bytes,
@@ -44,7 +44,7 @@ class Marks:
         self._begin, self._end, one = begin, end, f"{begin}|{end}"
         self._marked = re.compile(f"{begin}((?:(?!{one}).)*){end}|{one}", re.DOTALL)
 
-    def around(self, found: re.Match[str]) -> str:
+    def wrap(self, found: re.Match[str]) -> str:
         return f"{self._begin}{found[0]}{self._end}"
 
     def split(self, text: str) -> list[str | None]:
@@ -67,7 +67,7 @@ class ChatTokenizer:
         self.folder = folder
         self.template = load_chat_template(folder, chat_template)
         sources = (self.template.source_with_tools, self.template.source) if self.template else ()
-        self.tool_calls = format_of(sources[0]) if sources else None
+        self.tool_calls = detect_format(sources[0]) if sources else None
         self.reasons = any(BEGIN_OF_THOUGHTS in source for source in sources)
         self._tokenizer = load_tokenizer(folder)
         self._detokenizer = cache(partial(make_detokenizer, self._tokenizer))
@@ -112,10 +112,10 @@ class ChatTokenizer:
                 "start the gateway with --chat-template FILE"
             )
         marks = Marks()
-        marked = [self._marked(dict(message), marks) for message in messages]
+        marked = [self._mark(dict(message), marks) for message in messages]
         if continue_final_message:
             marked[-1]["content"] += marks.end
-        rendered = self.template.render(marked, self._marked(dict(variables), marks))
+        rendered = self.template.render(marked, self._mark(dict(variables), marks))
         if continue_final_message:
             rendered, found, _ = rendered.rpartition(marks.end)
             if not found:
@@ -128,7 +128,7 @@ class ChatTokenizer:
         as_text = cache(self._as_text_only)
         for number, piece in enumerate(rest):
             if piece:
-                ids += as_text(piece) if number % 2 == 0 else self._inside(piece)
+                ids += as_text(piece) if number % 2 == 0 else self._encode_inside(piece)
         return ids
 
     @property
@@ -192,15 +192,15 @@ class ChatTokenizer:
                 lengths[number] = 0
         return lengths
 
-    def _marked(self, value: Value, marks: Marks) -> Value:
+    def _mark(self, value: Value, marks: Marks) -> Value:
         """Mark the special tokens in all strings of a value."""
         if isinstance(value, str):
-            return self._special.sub(marks.around, value)  # type: ignore[return-value]
+            return self._special.sub(marks.wrap, value)  # type: ignore[return-value]
         if isinstance(value, dict):
             items = value.items()
-            return {self._marked(k, marks): self._marked(v, marks) for k, v in items}  # type: ignore[return-value]
+            return {self._mark(k, marks): self._mark(v, marks) for k, v in items}  # type: ignore[return-value]
         if isinstance(value, list):
-            return [self._marked(v, marks) for v in value]  # type: ignore[return-value]
+            return [self._mark(v, marks) for v in value]  # type: ignore[return-value]
         return value
 
     def _ends_with(self, ids: Sequence[int], tag: str) -> bool:
@@ -209,14 +209,14 @@ class ChatTokenizer:
     def _as_text_only(self, piece: str) -> list[int]:
         """Return ids that spell a special token as text."""
         token = self._tokenizer.token_to_id(piece)
-        ids = self._inside(piece, self._as_text)
+        ids = self._encode_inside(piece, self._as_text)
         if token in ids:  # the vocabulary also contains the token as a word
-            ids = [i for letter in piece for i in self._inside(letter, self._as_text)]
+            ids = [i for letter in piece for i in self._encode_inside(letter, self._as_text)]
         if token in ids:
             raise ChatTemplateError(f"the tokenizer can't encode {piece!r} as text; remove it")
         return ids
 
-    def _inside(self, piece: str, tokenizer: Tokenizer | None = None) -> list[int]:
+    def _encode_inside(self, piece: str, tokenizer: Tokenizer | None = None) -> list[int]:
         """Encode a piece that follows other text.
 
         Some tokenizers add a space at the start of a text. So the piece is encoded after a line

@@ -8,7 +8,7 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-MOST_WORDS = 20  # per table cell
+MAX_WORDS = 20  # per table cell
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def tables():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_generated_tables_are_up_to_date(tables, page):
-    assert page.read_text() == tables.filled(page.read_text()), "run: make docs-tables"
+    assert page.read_text() == tables.fill_tables(page.read_text()), "run: make docs-tables"
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_table_cells_are_short(page):
     text = re.sub(r"\]\(.*?\)|\(default: .*?\)", "", page.read_text())
     rows = re.findall(r"^\|.*", text, re.MULTILINE)
     cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
-    assert [cell for cell in cells if len(cell.split()) > MOST_WORDS] == []
+    assert [cell for cell in cells if len(cell.split()) > MAX_WORDS] == []

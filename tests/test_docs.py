@@ -15,7 +15,7 @@ from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import DetokenizeRequest, TokenizeRequest
 from tandem.gateway.tools.formats import FORMATS
-from tandem.tools.commands.command_line import COMMANDS, parser_of
+from tandem.tools.commands.command_line import COMMANDS, make_parser
 from tandem.tools.commands.gateway_options import KEY_VARIABLE
 from tandem.tools.profiles.engines.torch import TorchTarget
 from tandem.tools.profiles.profile import Profile
@@ -85,7 +85,7 @@ def test_every_tensor_of_bls_is_documented(page, tensors):
 
 
 def options(name):
-    actions = [action for action in parser_of(name)._actions if action.dest != "help"]
+    actions = [action for action in make_parser(name)._actions if action.dest != "help"]
     return {option for action in actions for option in action.option_strings}
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from tandem.tools.errors import TandemError
-from tandem.tools.signals import handled_by
+from tandem.tools.signals import handle_signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,15 +18,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Importing a command takes up to a second, and some packages turn a KeyboardInterrupt into
         # other errors. There is nothing to clean up yet, so a signal simply ends the process.
-        with handled_by(signal.SIG_DFL):
+        with handle_signals(signal.SIG_DFL):
             from tandem.tools.commands.command_line import read  # noqa: PLC0415
 
             command = read(sys.argv[1:] if arguments is None else arguments)
         # From here on, each signal raises KeyboardInterrupt, so that none leaves a server running.
-        with handled_by(signal.default_int_handler):
+        with handle_signals(signal.default_int_handler):
             return command()
     except TandemError as error:
-        return _failed(str(error))
+        return _report_failure(str(error))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed the pipe
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        return _failed(f"{place}{error.strerror or error}")
+        return _report_failure(f"{place}{error.strerror or error}")
 
 
 def _prepare_streams() -> None:
@@ -46,6 +46,6 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="replace")  # of characters that the encoding lacks
 
 
-def _failed(reason: str) -> int:
+def _report_failure(reason: str) -> int:
     print(f"tandem: {reason}", file=sys.stderr)
     return 1

@@ -16,7 +16,7 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def written(folder: Path, *, replace: bool = True) -> Iterator[Path]:
+def atomic_folder(folder: Path, *, replace: bool = True) -> Iterator[Path]:
     """Yield an empty temporary folder, which is renamed to ``folder`` once it is complete.
 
     replace: replace an earlier folder; False: keep it. Raises OSError.

@@ -13,7 +13,7 @@ Handler: TypeAlias = Callable[[int, "FrameType | None"], object] | signal.Handle
 
 
 @contextmanager
-def handled_by(handler: Handler) -> Iterator[None]:
+def handle_signals(handler: Handler) -> Iterator[None]:
     """Handle the signals that end a command within the context.
 
     Shells start background processes with SIGINT ignored, so it is handled even then. SIGHUP stays

@@ -34,7 +34,7 @@ class Faults:
         self._models = models
 
     @contextmanager
-    def of(self, model: str, fault: Fault) -> Iterator[None]:
+    def inject(self, model: str, fault: Fault) -> Iterator[None]:
         """Inject a fault into a model within the context."""
         self.begin(model, fault)
         try:

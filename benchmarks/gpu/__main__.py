@@ -34,7 +34,7 @@ from transformers import LlamaConfig
 from benchmarks.gpu import engine_alone
 from benchmarks.gpu.figures import FigureLog, TimeBudget
 from benchmarks.gpu.served import measure_served
-from benchmarks.inflated.checkpoint import dtype_kept, load_inflated, write_folder
+from benchmarks.inflated.checkpoint import load_inflated, weight_dtype, write_folder
 from benchmarks.inflated.shapes import SHAPES
 from benchmarks.inflated.texts import MAX_SEQ_LEN, PAGED, Expected, demo_settings, expected_texts
 from tandem.demo.tokens import DEMO
@@ -69,7 +69,7 @@ def _measure_pair(
         }
         alone = budget if options.engine_only else budget.part(0.4)
         alone.run("engines", "engines", lambda: _measure_alone(alone, settings, texts, options))
-        _give_back(device_of(options.device))
+        _release_memory(device_of(options.device))
         if not options.engine_only:
             budget.run("served", "Triton", lambda: measure_served(budget, settings, texts, options))
 
@@ -137,13 +137,13 @@ def _measure_alone(
             )
             budget.run("texts", engine_alone.loop_name(length), loop)
     del engines, engine, steps, loop
-    _give_back(device)
+    _release_memory(device)
     if not options.no_transformers:
         plain = partial(engine_alone.measure_transformers, figures, settings, texts)
         budget.run("transformers", "transformers", plain)
 
 
-def _give_back(device: torch.device) -> None:
+def _release_memory(device: torch.device) -> None:
     """Return freed memory to the device, because engines in other processes need it."""
     gc.collect()
     if device.type == "cuda":
@@ -152,7 +152,7 @@ def _give_back(device: torch.device) -> None:
 
 def _bytes(settings: TorchSettings) -> int:
     """Return the bytes of weights that a step reads: all weights except an untied embedding."""
-    dtype = dtype_kept(settings)
+    dtype = weight_dtype(settings)
     config = LlamaConfig.from_pretrained(settings.checkpoint)
     looked_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     return weight_bytes(config, dtype) - looked_up * dtype.itemsize

@@ -14,7 +14,7 @@ import torch
 from benchmarks.calls import GreedyCall, generate, speculate
 from benchmarks.gpu.figures import FigureLog
 from benchmarks.inflated.checkpoint import load_inflated
-from benchmarks.inflated.texts import Expected, compared
+from benchmarks.inflated.texts import Expected, count_differences
 from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.torch.settings import TorchSettings
 
@@ -29,7 +29,7 @@ def copy_bytes_a_second(device: torch.device) -> float:
     size = COPIED_BYTES if device.type == "cuda" else COPIED_BYTES // 16
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * size / _median_seconds(lambda: _finished(target.copy_(source)))
+    return 2 * size / _median_seconds(lambda: _wait_until_written(target.copy_(source)))
 
 
 def measure_steps(
@@ -61,8 +61,8 @@ def measure_steps(
     verify = ms(lambda: call().answer())
     figures.add(f"{name} verifies {len(drafts)}", ms=verify, of_a_step=verify / step)
     many = [[*prompt, 5 + i] for i in range(AT_ONCE)]
-    _all(engine, many)
-    crowd = ms(lambda: _all(engine, many)) / STEPS
+    _generate_all(engine, many)
+    crowd = ms(lambda: _generate_all(engine, many)) / STEPS
     figures.add(f"{name} step of {AT_ONCE} texts", ms=crowd, of_a_step=crowd / step)
 
 
@@ -98,7 +98,7 @@ def measure_texts(
         loop_name(draft_len),
         tokens_a_second=tokens / seconds,
         tokens_a_round=tokens / rounds if rounds else 1.0,
-        **compared(texts, outputs, settings),
+        **count_differences(texts, outputs, settings),
     )
 
 
@@ -121,11 +121,11 @@ def measure_transformers(
         figures.add(
             f"transformers {name}",
             tokens_a_second=tokens / seconds,
-            **compared(texts, outputs, settings["target"]),
+            **count_differences(texts, outputs, settings["target"]),
         )
 
 
-def _all(engine: TorchEngine, prompts: Sequence[Sequence[int]]) -> None:
+def _generate_all(engine: TorchEngine, prompts: Sequence[Sequence[int]]) -> None:
     calls = [GreedyCall(engine, ids, STEPS) for ids in prompts]
     for call in calls:
         call.answer()
@@ -162,6 +162,6 @@ def _median_seconds(run: Callable[[], object], turns: int = TURNS) -> float:
     return statistics.median(times)
 
 
-def _finished(tensor: torch.Tensor) -> None:
+def _wait_until_written(tensor: torch.Tensor) -> None:
     """Wait until the device has finished writing a tensor."""
     tensor[-1].item()

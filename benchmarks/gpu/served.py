@@ -18,7 +18,7 @@ import yaml
 from benchmarks.gpu.figures import FigureLog, TimeBudget
 from benchmarks.inflated.checkpoint import plant
 from benchmarks.inflated.texts import Expected
-from benchmarks.servers import entry_of, serving_loops
+from benchmarks.servers import entry_name, serving_loops
 from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.demo.tokens import TOKENIZER
@@ -105,7 +105,7 @@ def _measure(
 
     suffix: added to the names of the figures.
     """
-    with LoadGenerator(url, entry_of(instances), plan) as load:
+    with LoadGenerator(url, entry_name(instances), plan) as load:
         measurements = load.measurements()
     for measurement in measurements:
         by_logits = " by logits" if measurement.variant.use_draft_logits else ""

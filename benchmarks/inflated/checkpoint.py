@@ -42,12 +42,12 @@ def load_inflated(settings: TorchSettings, path: Path) -> Any:
     config = LlamaConfig.from_pretrained(path)
     small = replace(settings, device="cpu", dtype="float32")
     base = load_checkpoint(small, Path(getattr(config, _BASE)))
-    device, dtype = device_of(settings.device), dtype_kept(settings)
+    device, dtype = device_of(settings.device), weight_dtype(settings)
     require_memory(config, settings, device, dtype)
     return inflate(base, config, device, dtype)
 
 
-def dtype_kept(settings: TorchSettings) -> torch.dtype:
+def weight_dtype(settings: TorchSettings) -> torch.dtype:
     """Return the weights' type, which is bfloat16 if the engine would use the checkpoint's type."""
     dtype = dtype_of(settings.dtype, device_of(settings.device))
     return dtype if isinstance(dtype, torch.dtype) else torch.bfloat16

@@ -8,7 +8,7 @@ from typing import Any
 
 from real_model import TritonPythonModel as RealModel
 
-from tandem.engines.load import of_its_kind
+from tandem.engines.load import without_common_parameters
 from tandem.engines.torch.load import load
 
 
@@ -20,4 +20,4 @@ class TritonPythonModel(RealModel):
         sys.path.append((folder / "checkout").read_text())
         from benchmarks.inflated.checkpoint import load_inflated  # noqa: PLC0415
 
-        return load(of_its_kind(model_config), folder, load_inflated)
+        return load(without_common_parameters(model_config), folder, load_inflated)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.calls import generate
-from benchmarks.inflated.checkpoint import dtype_kept
+from benchmarks.inflated.checkpoint import weight_dtype
 from tandem.demo.checkpoint import load_checkpoint
 from tandem.demo.evaluate import load_prompts
 from tandem.demo.tokens import DEMO, load_tokenizer
@@ -50,7 +50,7 @@ def demo_settings(role: str, **settings: Any) -> TorchSettings:
     )
 
 
-def compared(
+def count_differences(
     texts: Sequence[Expected], outputs: Sequence[Sequence[int]], settings: TorchSettings
 ) -> dict[str, object]:
     """Count the outputs that differ, and the outputs whose difference rounding can't explain."""
@@ -59,7 +59,7 @@ def compared(
         for text, tokens in zip(texts, outputs, strict=True)
         if (gap := _first_gap(text, tokens)) is not None
     ]
-    wrong = sum(gap > TIES[dtype_kept(settings)] for gap in gaps)
+    wrong = sum(gap > TIES[weight_dtype(settings)] for gap in gaps)
     widest = max(gaps, default=0.0)
     return {"texts": len(texts), "differ": len(gaps), "wrong": wrong, "widest_gap": widest}
 

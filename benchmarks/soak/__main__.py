@@ -32,9 +32,9 @@ from benchmarks import faulty
 from benchmarks.soak.asking import STREAM, SoakRequest, ask
 from benchmarks.soak.clients import Clients, SoakOutcomes
 from benchmarks.soak.faults import FaultInjector
-from benchmarks.soak.growth import Growth, growths_of, threads_at_rest
-from benchmarks.soak.processes import Sample, is_at_rest, process_of, sample
-from benchmarks.soak.questions import Question, answered
+from benchmarks.soak.growth import Growth, measure_growth, threads_at_rest
+from benchmarks.soak.processes import Sample, is_at_rest, sample, stub_pid
+from benchmarks.soak.questions import Question, answer_questions
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
@@ -43,7 +43,7 @@ PROFILE = Path(__file__).with_name("profile.yaml")
 SAMPLES_A_MINUTE = 12
 SECONDS_TO_REST = 60.0
 SECONDS_KILLED = 20.0  # duration of the load in whose middle the draft engine is killed
-MOST_DEATHS = 5  # of Triton: the killed draft engine may hold the lock of their shared memory
+MAX_DEATHS = 5  # of Triton: the killed draft engine may hold the lock of their shared memory
 SECONDS_UNWATCHED = 10.0
 BAD_OUTCOMES = ("wrong", "unexplained", "unanswered")
 out = Console(highlight=False, soft_wrap=True)
@@ -59,7 +59,7 @@ def main() -> int:
         faulty.plant(models)
         server = TritonServer(models, thread_pool_size=planned.thread_pool_size)
         with server:
-            questions = answered(server.grpc_url)
+            questions = answer_questions(server.grpc_url)
             faults += _soak(server, questions, options)
             faults += _kill(server, questions, options.streams)
     for fault in faults:
@@ -100,10 +100,10 @@ def _soak(
     if not server.running:
         return [f"Triton ended: {server.log.last_error}"]
     faults = _bad_outcomes(outcomes)
-    faults += _faults_at_rest(server, injector)
+    faults += _check_at_rest(server, injector)
     out.print("\n| what is held | at first | growth | allowed |\n|---|---|---|---|")
-    faults += _faults_of_growths(growths_of(samples))
-    faults += _faults_of_growths(_threads_left(server, before))
+    faults += _describe_growth(measure_growth(samples))
+    faults += _describe_growth(_threads_left(server, before))
     unwatched = max((s.heartbeat for s in samples if s.heartbeat is not None), default=0.0)
     if unwatched > SECONDS_UNWATCHED:
         faults.append(f"a watcher did not look for {unwatched:.0f} s")
@@ -115,7 +115,7 @@ def _soak(
 
 def _kill(server: TritonServer, questions: list[Question], streams: int) -> list[str]:
     """Kill the draft engine under load, which must not affect any answer."""
-    for _ in range(MOST_DEATHS):
+    for _ in range(MAX_DEATHS):
         if not server.running:
             server.stop()
             server.start()
@@ -124,7 +124,7 @@ def _kill(server: TritonServer, questions: list[Question], streams: int) -> list
         asking = threading.Thread(target=clients.run, args=(streams, SECONDS_KILLED), daemon=True)
         asking.start()
         time.sleep(SECONDS_KILLED / 2)
-        os.kill(process_of(server, "draft"), signal.SIGKILL)
+        os.kill(stub_pid(server, "draft"), signal.SIGKILL)
         asking.join()
         if server.running:
             out.print(f"the draft was killed: {dict(outcomes.counts)}")
@@ -133,7 +133,7 @@ def _kill(server: TritonServer, questions: list[Question], streams: int) -> list
                 *(f"after the draft was killed: {fault}" for fault in _bad_outcomes(outcomes)),
                 *([] if rests else ["requests still run after the draft was killed"]),
             ]
-    return [f"Triton ended itself {MOST_DEATHS} times when the draft was killed"]
+    return [f"Triton ended itself {MAX_DEATHS} times when the draft was killed"]
 
 
 def _bad_outcomes(outcomes: SoakOutcomes) -> list[str]:
@@ -141,7 +141,7 @@ def _bad_outcomes(outcomes: SoakOutcomes) -> list[str]:
     return [*counted, *outcomes.examples]
 
 
-def _faults_at_rest(server: TritonServer, injector: FaultInjector) -> list[str]:
+def _check_at_rest(server: TritonServer, injector: FaultInjector) -> list[str]:
     """Return the problems that remain after all clients have left and all faults have ended."""
     faults = []
     if not _eventually(lambda: is_at_rest(server)):
@@ -166,7 +166,7 @@ def _threads_left(server: TritonServer, before: Sample) -> list[Growth]:
     return growths
 
 
-def _faults_of_growths(measured: Iterable[Growth]) -> list[str]:
+def _describe_growth(measured: Iterable[Growth]) -> list[str]:
     faults = []
     for one in measured:
         row = f"{one.first:.1f} | {one.growth:+.1f} | {one.allowed:+.1f}"

@@ -40,7 +40,7 @@ class SoakRequest:
         """When the client stops waiting, in seconds of the monotonic clock."""
         return time.monotonic() + (PATIENCE if self.stay is None else self.stay)
 
-    def left_with(self, texts: Iterable[str]) -> SoakOutcome:
+    def outcome_after_leaving(self, texts: Iterable[str]) -> SoakOutcome:
         """Return the outcome of a client that has stopped waiting."""
         if self.stay is None:
             return SoakOutcome(tuple(texts), NO_ANSWER)
@@ -64,14 +64,14 @@ class SoakOutcome:
 def ask(url: str, request: SoakRequest) -> SoakOutcome:
     """Send a request and return its outcome."""
     began = time.monotonic()
-    how = _streamed if request.entry == STREAM else _plain
+    how = _stream if request.entry == STREAM else _infer
     with grpc.InferenceServerClient(url) as connection:
         outcome = how(connection, request)
     outcome.began, outcome.ended = began, time.monotonic()
     return outcome
 
 
-def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> SoakOutcome:
+def _stream(connection: grpc.InferenceServerClient, request: SoakRequest) -> SoakOutcome:
     arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     texts = [""] * len(request.prompts)
     complete = False
@@ -88,7 +88,7 @@ def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> S
             try:
                 result, error = arrived.get(timeout=max(0.0, leaves_at - time.monotonic()))
             except queue.Empty:
-                return request.left_with(texts)
+                return request.outcome_after_leaving(texts)
             if error is not None:
                 complete = True
                 return SoakOutcome(tuple(texts), error.message())
@@ -106,7 +106,7 @@ def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> S
         connection.stop_stream(cancel_requests=not complete)
 
 
-def _plain(connection: grpc.InferenceServerClient, request: SoakRequest) -> SoakOutcome:
+def _infer(connection: grpc.InferenceServerClient, request: SoakRequest) -> SoakOutcome:
     arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     call = connection.async_infer(
         request.entry,
@@ -118,7 +118,7 @@ def _plain(connection: grpc.InferenceServerClient, request: SoakRequest) -> Soak
         result, error = arrived.get(timeout=max(0.0, request.leaves_at - time.monotonic()))
     except queue.Empty:
         call.cancel()
-        return request.left_with(())
+        return request.outcome_after_leaving(())
     if error is not None:
         return SoakOutcome((), error.message())
     return SoakOutcome(tuple(text.decode() for text in result.as_numpy(tensors.TEXT_OUTPUT)))

@@ -33,7 +33,7 @@ INVALID: tuple[tuple[dict[str, Any], str], ...] = (
     ({tensors.BEAM_WIDTH: 4}, "input 'beam_width'"),
     ({tensors.LORA_TASK_ID: 3}, "input 'lora_task_id'"),
 )
-MOST_EXAMPLES = 10
+MAX_EXAMPLES = 10
 
 Explains = Callable[[str, float, float], bool]
 
@@ -49,7 +49,7 @@ class SoakOutcomes:
     def add(self, kind: str, example: str = "") -> None:
         with self._lock:
             self.counts[kind] += 1
-            if example and len(self.examples) < MOST_EXAMPLES:
+            if example and len(self.examples) < MAX_EXAMPLES:
                 self.examples.append(f"{kind}: {example}")
 
 

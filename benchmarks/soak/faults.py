@@ -17,7 +17,7 @@ POLL = 0.02
 # Maximum seconds between a fault and the errors that it causes: the longest timeout plus a margin.
 SECONDS_FELT = 15.0
 # Maximum number of lost calls. Each blocks a thread until the server ends; 32 block the server.
-MOST_LOST = 8
+MAX_LOST = 8
 
 
 class FaultStep(NamedTuple):
@@ -98,7 +98,7 @@ class FaultInjector:
         for step in itertools.cycle(STEPS):
             if self._over.wait(step.rest):
                 return
-            if step.fault != "lose once" or self.lost < MOST_LOST:
+            if step.fault != "lose once" or self.lost < MAX_LOST:
                 self._inject(step)
 
     def _inject(self, step: FaultStep) -> None:

@@ -33,7 +33,7 @@ class Growth(NamedTuple):
         return self.growth <= self.allowed
 
 
-def growths_of(samples: Sequence[Sample]) -> Iterator[Growth]:
+def measure_growth(samples: Sequence[Sample]) -> Iterator[Growth]:
     """Yield the growth of memory and descriptors of each model, and of shared memory."""
     samples = samples[len(samples) // 4 :]
     for owner in samples[0].memory_mb:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import prometheus_client.samples
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.servers import name_of
+from benchmarks.servers import process_name
 from tandem.tools.triton.server import TritonServer
 
 Number = TypeVar("Number", int, float)
@@ -42,23 +42,23 @@ class Sample(NamedTuple):
 
 
 def sample(server: TritonServer) -> Sample:
-    names = {pid: name_of(pid) for pid in server.processes}
+    names = {pid: process_name(pid) for pid in server.processes}
     metrics = read_metrics(server)
     beats = [one.value for one in metrics if one.name == HEARTBEAT]
     return Sample(
         moment=time.monotonic(),
-        memory_mb=_by_model(names, lambda pid: _status(pid, "RssAnon") / 1024),
-        threads=_by_model(names, lambda pid: _status(pid, "Threads")),
-        descriptors=_by_model(names, lambda pid: len(os.listdir(f"/proc/{pid}/fd"))),
+        memory_mb=_sum_by_model(names, lambda pid: _status(pid, "RssAnon") / 1024),
+        threads=_sum_by_model(names, lambda pid: _status(pid, "Threads")),
+        descriptors=_sum_by_model(names, lambda pid: len(os.listdir(f"/proc/{pid}/fd"))),
         shared_mb=_shared_bytes(server.shm_prefix) / MB,
         heartbeat=time.time() - min(beats) if beats else None,
-        lost=_lost(metrics),
+        lost=_count_lost_calls(metrics),
     )
 
 
-def process_of(server: TritonServer, model: str) -> int:
+def stub_pid(server: TritonServer, model: str) -> int:
     """Return the process id of a model's stub."""
-    return next(pid for pid in server.processes if name_of(pid) == model)
+    return next(pid for pid in server.processes if process_name(pid) == model)
 
 
 def is_at_rest(server: TritonServer) -> bool:
@@ -78,7 +78,7 @@ def read_metrics(server: TritonServer) -> list[prometheus_client.samples.Sample]
     return [one for family in families for one in family.samples]
 
 
-def _lost(metrics: Iterable[prometheus_client.samples.Sample]) -> dict[str, int]:
+def _count_lost_calls(metrics: Iterable[prometheus_client.samples.Sample]) -> dict[str, int]:
     lost = Counter[str]()
     for one in metrics:
         if one.name == "tandem_abandoned_calls":
@@ -86,7 +86,7 @@ def _lost(metrics: Iterable[prometheus_client.samples.Sample]) -> dict[str, int]
     return dict(lost)
 
 
-def _by_model(names: Mapping[int, str], count: Callable[[int], Number]) -> dict[str, Number]:
+def _sum_by_model(names: Mapping[int, str], count: Callable[[int], Number]) -> dict[str, Number]:
     """Sum a count over the processes of each model."""
     sums: dict[str, Number] = {}
     for pid, name in names.items():

@@ -7,7 +7,14 @@ from itertools import accumulate, islice
 
 import numpy as np
 
-from tandem.engines.branch import Branch, answered, branches_of, fitting, joined, logits_room
+from tandem.engines.branch import (
+    Branch,
+    fitting,
+    logits_room,
+    make_branches,
+    pack_branches,
+    started_branches,
+)
 from tandem.engines.emulated.call import EmulatedCall
 from tandem.engines.emulated.language import Language
 from tandem.engines.emulated.row import dense
@@ -60,7 +67,7 @@ class EmulatedBranchingCall(EmulatedCall):
         def candidates(accepted: int, count: int) -> list[int]:
             return self._candidates(after[accepted], targets[accepted], count)
 
-        wanted = branches_of(self.request, candidates)
+        wanted = make_branches(self.request, candidates)
         self._branches = fitting(wanted, MAX_BRANCHES, self._max_tokens)
         for branch in self._branches:
             sampler = after[branch.accepted].after(branch.token)
@@ -70,8 +77,8 @@ class EmulatedBranchingCall(EmulatedCall):
                 except RequestError:  # every token is banned
                     branch.over = True
                 else:
-                    branch.take(token.id, math.log(token.probability), token.row)
-        rows = [row for branch in answered(self._branches) for row in branch.logits]
+                    branch.add(token.id, math.log(token.probability), token.row)
+        rows = [row for branch in started_branches(self._branches) for row in branch.logits]
         self._logits = dense(rows, self._sampler.vocab_size) if rows else None
         self._steps = 1 + max((branch.steps for branch in self._branches), default=0)
         self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
@@ -85,11 +92,11 @@ class EmulatedBranchingCall(EmulatedCall):
     def answer(self, now_ns: int) -> None:
         self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
         self._first_token_ns = self._wall_ns(self._begin_ns + min(self._steps, 2) * self._step_ns)
-        branches = answered(self._branches)
+        branches = started_branches(self._branches)
         self._deliver(
             EngineResponse(
-                usage=self._used()._replace(draft_tokens=0),  # the call verifies no drafts
-                branches=joined(branches, with_log_probs=self.request.return_log_probs),
+                usage=self._final_usage()._replace(draft_tokens=0),  # the call verifies no drafts
+                branches=pack_branches(branches, with_log_probs=self.request.return_log_probs),
                 generation_logits=self._logits,
             )
         )

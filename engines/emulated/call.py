@@ -135,12 +135,12 @@ class EmulatedCall:
                 final=self.over,
                 log_probs=log_probs,
                 generation_logits=None if self._logits is None else self._logits[: len(tokens)],
-                usage=self._used(),
+                usage=self._final_usage(),
             )
         )
 
     def fail(self, error: EngineError) -> None:
-        self._deliver(EngineResponse(error=str(error), code=error.code, usage=self._used()))
+        self._deliver(EngineResponse(error=str(error), code=error.code, usage=self._final_usage()))
 
     def _deliver(self, answer: EngineResponse) -> None:
         """Send an answer. If sending fails, the call is over."""
@@ -156,15 +156,15 @@ class EmulatedCall:
         for token in tokens[: len(kept)]:
             self._unsent.append(token)
             self._joint_probability *= token.probability
-        least = request.draft_stop_probability
-        unsure = least is not None and self._joint_probability < least
+        threshold = request.draft_stop_probability
+        unsure = threshold is not None and self._joint_probability < threshold
         self.over = ended or unsure or len(self._ids) >= request.max_new_tokens
         return surplus
 
     def _wall_ns(self, timer_ns: int) -> int:
         return timer_ns + self._clocks_apart_ns
 
-    def _used(self) -> CallUsage:
+    def _final_usage(self) -> CallUsage:
         return self._usage._replace(
             computed_tokens=self.computed_tokens,
             draft_tokens=len(self.request.draft_ids),

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from tandem.engines.emulated.row import Row
 from tandem.engines.emulated.settings import CANDIDATES, EmulatedSettings
-from tandem.engines.noise import mixed
+from tandem.engines.noise import mix_bits
 from tandem.engines.request import Ids
 
 # Salts that give each decision its own hash.
@@ -76,7 +76,7 @@ class Language:
             return self.end_id
         return self._low + self._first(text) % self._words
 
-    def ranked(self, text: Text, rank: int) -> int:
+    def token_at_rank(self, text: Text, rank: int) -> int:
         """Return the next token with this rank; rank 0 is the most likely token."""
         if not rank:
             return self.best(text, may_end=True)
@@ -111,7 +111,7 @@ class Language:
         rank, row = self._rank(text), []
         if truth == first:
             rank, row = 0, self._candidates(text).tolist()
-        start = mixed(text.digest << 32 | text.length) % self._words + 2 * CANDIDATES
+        start = mix_bits(text.digest << 32 | text.length) % self._words + 2 * CANDIDATES
         others = (self._low + (start + i) % self._words for i in range(self._words))
         said = {first, truth, *row}
         fillers = (token for token in others if token not in said)
@@ -134,7 +134,7 @@ class Language:
 
     def _first(self, text: Text) -> int:
         """Return the best candidate, relative to `low_id`. The next ids are the others."""
-        bits = mixed(text.digest << 32 | text.length)
+        bits = mix_bits(text.digest << 32 | text.length)
         first = bits % self._words
         return first if self._knows(text, bits) else first + CANDIDATES
 
@@ -146,7 +146,7 @@ class Language:
         mean = self._settings.mean_answer_len
         if not mean or _uniform(text.digest << 32 | text.length, _END) * mean >= 1:
             return False
-        return self._knows(text, mixed(text.digest << 32 | text.length))
+        return self._knows(text, mix_bits(text.digest << 32 | text.length))
 
     def _next_kind(self, easy: bool, token: int, length: int) -> bool:
         """Whether the position after `token` is easy. length: the text's length with `token`."""
@@ -188,4 +188,4 @@ def _shape(alpha: float) -> NDArray[np.float64]:
 
 
 def _uniform(key: int, question: int) -> float:
-    return mixed(key ^ question) / 2**64
+    return mix_bits(key ^ question) / 2**64

@@ -25,32 +25,32 @@ class Row:
     tokens: Ids
     probabilities: NDArray[np.float64]
 
-    def of(self, token: int) -> float:
+    def probability(self, token: int) -> float:
         return float(self.probabilities[self.tokens == token].sum())
 
     def without(self, banned: Ids) -> Row:
         """Return the row without the banned tokens. The result may be empty."""
         kept = np.isin(self.tokens, banned, invert=True)
-        return _normalised(self.tokens[kept], self.probabilities[kept])
+        return _normalize(self.tokens[kept], self.probabilities[kept])
 
     def among(self, allowed: NDArray[np.bool_]) -> Row:
         """Return the row limited to the tokens that `allowed` [vocab_size] allows; may be empty."""
         kept = allowed[self.tokens]
-        return _normalised(self.tokens[kept], self.probabilities[kept])
+        return _normalize(self.tokens[kept], self.probabilities[kept])
 
-    def warped(self, sampling: SamplingNumbers) -> Row:
+    def apply_sampling(self, sampling: SamplingNumbers) -> Row:
         if sampling.temperature == 1 and not sampling.truncates:
             return self
         scores = warp(np.log(self.probabilities), sampling)
         kept = scores > -np.inf
-        return _normalised(self.tokens[kept], np.exp(scores[kept] - scores[0]))
+        return _normalize(self.tokens[kept], np.exp(scores[kept] - scores[0]))
 
     def draw(self, noise: Floats) -> int:
         return int(self.tokens[np.argmax(self.probabilities / noise[: len(self.tokens)])])
 
     def minus(self, other: Row) -> Row:
         """Return norm(max(0, self - other)), or self if the difference is 0 for all tokens."""
-        taken = np.array([other.of(token) for token in self.tokens.tolist()])
+        taken = np.array([other.probability(token) for token in self.tokens.tolist()])
         left = np.maximum(self.probabilities - taken, 0)
         return Row(self.tokens, left / left.sum()) if left.any() else self
 
@@ -65,7 +65,7 @@ def read_row(logits: Floats) -> Row:
     tokens = np.flatnonzero(logits > best - _NEGLIGIBLE)
     p = np.exp(logits[tokens].astype(np.float64) - best)
     order = np.argsort(-p, kind="stable")
-    return _normalised(tokens[order].astype(np.int32), p[order])
+    return _normalize(tokens[order].astype(np.int32), p[order])
 
 
 def dense(rows: list[Row], vocab_size: int) -> Floats:
@@ -78,5 +78,5 @@ def dense(rows: list[Row], vocab_size: int) -> Floats:
     return logits
 
 
-def _normalised(tokens: Ids, weights: NDArray[np.float64]) -> Row:
+def _normalize(tokens: Ids, weights: NDArray[np.float64]) -> Row:
     return Row(tokens, weights / weights.sum() if len(weights) else weights)

@@ -48,8 +48,8 @@ class EmulatedSampler:
         self._masks = TokenMasks(request, language.vocab_size)
         self._history: Ids | None = None  # the ids of `text`, with space for the answer
         if self._bans:
-            most = request.max_new + int(request.branch_output_len.max(initial=0))
-            self._history = np.concatenate((request.input_ids, np.zeros(most, np.int32)))
+            max_tokens = request.max_new + int(request.branch_output_len.max(initial=0))
+            self._history = np.concatenate((request.input_ids, np.zeros(max_tokens, np.int32)))
         self._simple = not (self._bans or self._masks)
         self._wants_rows = request.return_generation_logits
         self._ranks: dict[tuple[int, bool], int] = {}  # ranks drawn, by position and kind of text
@@ -70,7 +70,7 @@ class EmulatedSampler:
         return int(self._rows()[1].tokens[0])
 
     def allows(self, token: int) -> bool:
-        return not (self._banned() == token).any()
+        return not (self._banned_ids() == token).any()
 
     def after(self, token: int) -> EmulatedSampler:
         """Return a sampler for the text with one more token. This one doesn't change."""
@@ -105,11 +105,12 @@ class EmulatedSampler:
             self._request.draft_ids.tolist(), self._request.draft_logits, strict=True
         ):
             own, allowed = self._rows()
-            p, q = allowed.warped(self._sampling), read_row(logits).warped(self._sampling)
+            p = allowed.apply_sampling(self._sampling)
+            q = read_row(logits).apply_sampling(self._sampling)
             u = self._request.draft_acceptance_threshold  # a constant makes the result lossy
             if u is None:
                 u = uniform(self._seed, self.text.length, Purpose.ACCEPT)
-            accepted = accepts(p.of(draft), q.of(draft), u)
+            accepted = accepts(p.probability(draft), q.probability(draft), u)
             token = draft if accepted else self._draw(p.minus(q), Purpose.RESIDUAL)
             emitted.append(self._token(token, own, allowed))
             self.append(token)
@@ -122,17 +123,18 @@ class EmulatedSampler:
             rank = 0 if self._sampling.greedy else self._rank()
             probability = float(self._language.shape(self.text)[rank])
             row = self._language.row(self.text, may_end=True) if self._wants_rows else None
-            return Token(self._language.ranked(self.text, rank), probability, row)
+            return Token(self._language.token_at_rank(self.text, rank), probability, row)
         own, allowed = self._rows()
         if self._sampling.greedy:
             return self._token(int(allowed.tokens[0]), own, allowed)
-        return self._token(self._draw(allowed.warped(self._sampling), Purpose.SAMPLE), own, allowed)
+        token = self._draw(allowed.apply_sampling(self._sampling), Purpose.SAMPLE)
+        return self._token(token, own, allowed)
 
     def _rank(self) -> int:
         """Draw the rank of the next token once, for all branches with the same length and kind."""
         key = self.text.length, self.text.easy
         if key not in self._ranks:
-            row = Row(_RANKS, self._language.shape(self.text)).warped(self._sampling)
+            row = Row(_RANKS, self._language.shape(self.text)).apply_sampling(self._sampling)
             self._ranks[key] = self._draw(row, Purpose.SAMPLE)
         return self._ranks[key]
 
@@ -141,7 +143,7 @@ class EmulatedSampler:
         if self._simple:
             own = self._language.row(self.text, may_end=True)
             return own, own
-        banned = self._banned()
+        banned = self._banned_ids()
         if self._masks:
             return self._masked_rows(banned)
         own = self._language.row(self.text, may_end=self._may_end(banned))
@@ -156,7 +158,7 @@ class EmulatedSampler:
         The language has few tokens but must be able to follow any grammar. If the mask allows none
         of its candidates, the language picks others from the allowed ids.
         """
-        may_come = self._masks.allowed(self.text.length)
+        may_come = self._masks.allowed_mask(self.text.length)
         may_come[banned] = False
         end_id = self._language.end_id
         may_end = self._may_end(banned) and (end_id is None or bool(may_come[end_id]))
@@ -171,13 +173,13 @@ class EmulatedSampler:
             allowed = self._language.row_among(self.text, others)
         return own, allowed
 
-    def _banned(self) -> Ids:
+    def _banned_ids(self) -> Ids:
         if self._history is None:
             return NO_IDS
         return self._bans.after(self._history[: self.text.length])
 
     def _token(self, token: int, own: Row, allowed: Row) -> Token:
-        return Token(token, own.of(token), allowed if self._wants_rows else None)
+        return Token(token, own.probability(token), allowed if self._wants_rows else None)
 
     def _draw(self, row: Row, purpose: Purpose) -> int:
         noise = exponentials(self._seed, self.text.length, purpose, len(row.tokens))

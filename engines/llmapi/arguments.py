@@ -17,7 +17,7 @@ from tandem.engines.errors import LoadError
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest, Floats, SamplingParams
 
-_MOST_STOP_TOKENS = 64
+_MAX_STOP_TOKENS = 64
 NO_END = -1  # without an end id, TensorRT-LLM would use the tokenizer's
 
 
@@ -67,7 +67,7 @@ def decoding_config(given: Mapping[str, Any], api: Any) -> Any:
         if name.endswith("DecodingConfig")
         and isinstance(decoding_type := _decoding_type(kind), str)
     }
-    kind = next((classes[name] for name in classes if _plain(name) == _plain(asked)), None)
+    kind = next((classes[name] for name in classes if _normalize(name) == _normalize(asked)), None)
     if kind is None:
         raise LoadError(
             f'speculative_config.decoding_type "{asked}" isn\'t supported by the installed '
@@ -96,7 +96,7 @@ def _decoding_type(kind: Any) -> Any:
     return field.default if field is not None else getattr(kind, "decoding_type", None)
 
 
-def _plain(decoding_type: str) -> str:
+def _normalize(decoding_type: str) -> str:
     """Normalize a type name. TensorRT-LLM's docs use DraftTarget, its classes Draft_Target."""
     return decoding_type.replace("_", "").lower()
 
@@ -150,7 +150,7 @@ def stops_by_itself(request: EngineRequest) -> bool:
     with each of them. It ignores `min_tokens` for such words.
     """
     words = request.stop_words
-    few_tokens = words.longest <= 1 and len(words) <= _MOST_STOP_TOKENS
+    few_tokens = words.longest <= 1 and len(words) <= _MAX_STOP_TOKENS
     return few_tokens and not (words and request.sampling.min_tokens)
 
 

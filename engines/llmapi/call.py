@@ -58,7 +58,7 @@ class LlmapiCall:
         cached = getattr(self.result, "cached_tokens", 0) or 0
         return len(self.request.input_ids) - cached + self._read + wrong
 
-    def take(self, output: Any) -> None:
+    def process(self, output: Any) -> None:
         """Process a response and answer. Raises CancelledError if TensorRT-LLM aborted the call."""
         completion = output.outputs[0]
         if output.finished and completion.finish_reason in GIVEN_UP:

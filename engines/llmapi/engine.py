@@ -82,10 +82,12 @@ class LlmApiEngine:
             import torch  # noqa: PLC0415 (installed wherever TensorRT-LLM is)
 
             arguments["embedding_bias"] = torch.from_numpy(bias)
-        self._later(self._start, LlmapiCall(request, respond), self._sampling_params(**arguments))
+        self._run_on_loop(
+            self._start, LlmapiCall(request, respond), self._sampling_params(**arguments)
+        )
 
     def stop(self, request_id: str) -> None:
-        self._later(self._stop, request_id)
+        self._run_on_loop(self._stop, request_id)
 
     def close(self) -> None:
         self._closing = True
@@ -109,7 +111,7 @@ class LlmApiEngine:
                     f"{first_line(error)}"
                 ) from error
 
-    def _later(self, work: Callable[..., None], *arguments: Any) -> None:
+    def _run_on_loop(self, work: Callable[..., None], *arguments: Any) -> None:
         """Run `work` on the event loop, in order: a stop runs after the call that it stops."""
         if self._closing:
             raise ClosingError
@@ -128,7 +130,7 @@ class LlmApiEngine:
                 streaming=call.streams,
             )
             async for output in call.result:
-                call.take(output)
+                call.process(output)
                 if call.over:
                     return
             call.fail("the engine failed: TensorRT-LLM's output ended without a final response")

@@ -8,13 +8,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.branch import Branch, answered, branches_of, fitting, joined, logits_room
+from tandem.engines.branch import (
+    Branch,
+    fitting,
+    logits_room,
+    make_branches,
+    pack_branches,
+    started_branches,
+)
 from tandem.engines.engine import Respond
-from tandem.engines.noise import Purpose, key_of
+from tandem.engines.noise import Purpose, hash_key
 from tandem.engines.request import EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import BranchSegment, Packed
 from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache
-from tandem.engines.torch.noise import exponentials_of, keys_on
+from tandem.engines.torch.noise import exponentials_for_keys, keys_on
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.sequence import TorchSequence
 from tandem.engines.torch.step_sampler import StepOutput
@@ -69,9 +76,9 @@ class BranchingSequence(TorchSequence):
         assert self.entry is not None
         return BranchSegment(self.entry, self._kv, self._leaves())
 
-    def schedule(self, count: int) -> None:
+    def mark_computed(self, count: int) -> None:
         if self._kv is None:
-            super().schedule(count)
+            super().mark_computed(count)
             return
         self._computed += count
         self._kv.length += 1
@@ -89,13 +96,13 @@ class BranchingSequence(TorchSequence):
         return not self._live
 
     def answer(self, *, final: bool) -> None:
-        rows = answered(self._branches)
+        rows = started_branches(self._branches)
         logits = [] if self.stopped else [row for branch in rows for row in branch.logits]
         self._send(
             EngineResponse(
                 final=final,
                 usage=self._usage(),
-                branches=joined(rows, with_log_probs=self.request.return_log_probs),
+                branches=pack_branches(rows, with_log_probs=self.request.return_log_probs),
                 generation_logits=_numpy(torch.stack(logits)) if logits else None,
             )
         )
@@ -107,7 +114,7 @@ class BranchingSequence(TorchSequence):
             position, count = self.prompt_length + accepted, min(count, self._max_branches + 1)
             return self._rank(scores[accepted], position, count)
 
-        wanted = branches_of(self.request, candidates)
+        wanted = make_branches(self.request, candidates)
         assert self.entry is not None
         longest = max((branch.limit for branch in wanted), default=0)
         room = self._cache.branch_room(len(wanted), longest)
@@ -120,7 +127,7 @@ class BranchingSequence(TorchSequence):
 
     def _extend(self, logits: torch.Tensor) -> None:
         """Add a token to each live branch; drop branches that end. logits: [live, vocab_size]."""
-        scores = self._processed(logits)
+        scores = self._process_logits(logits)
         tokens = self._choose(scores)
         log_probs: list[float] | None = None
         if self.request.return_log_probs or self.request.draft_stop_probability is not None:
@@ -131,10 +138,10 @@ class BranchingSequence(TorchSequence):
         for i, (branch, is_able) in enumerate(zip(self._live, able.tolist(), strict=True)):
             if is_able:
                 log_prob = None if log_probs is None else log_probs[i]
-                branch.take(tokens[i], log_prob, scores[i] if wants_logits else None)
+                branch.add(tokens[i], log_prob, scores[i] if wants_logits else None)
             else:  # every token is banned (a plain call would be rejected)
                 branch.over = True
-        self._go_on()
+        self._continue_live()
 
     def _rank(self, scores: torch.Tensor, position: int, count: int) -> list[int]:
         """Return up to `count` candidates for `position`, most likely first.
@@ -143,13 +150,13 @@ class BranchingSequence(TorchSequence):
         so that the target's own token is among the best.
         """
         if self.sampler.greedy:
-            weights, least = scores, -torch.inf
+            weights, threshold = scores, -torch.inf
         else:
-            weights, least = self.sampler.probabilities(scores[None])[0], 0.0
+            weights, threshold = self.sampler.probabilities(scores[None])[0], 0.0
             if not self.request.return_generation_logits:
                 weights = weights / self._noise(position)
         best = weights.topk(min(count, len(weights)))
-        return best.indices[best.values > least].tolist()
+        return best.indices[best.values > threshold].tolist()
 
     def _choose(self, scores: torch.Tensor) -> list[int]:
         """Return a token per live branch. scores: [live, vocab_size]."""
@@ -163,11 +170,11 @@ class BranchingSequence(TorchSequence):
         """Return the noise [vocab_size] that a plain call uses at that position."""
         if position not in self._noise_at:
             sampler = self.sampler
-            keys = keys_on(sampler.device, [key_of(sampler.seed, position, Purpose.SAMPLE)])
-            self._noise_at[position] = exponentials_of(keys, sampler.vocab_size)[0]
+            keys = keys_on(sampler.device, [hash_key(sampler.seed, position, Purpose.SAMPLE)])
+            self._noise_at[position] = exponentials_for_keys(keys, sampler.vocab_size)[0]
         return self._noise_at[position]
 
-    def _processed(self, logits: torch.Tensor) -> torch.Tensor:
+    def _process_logits(self, logits: torch.Tensor) -> torch.Tensor:
         if not self.sampler.looks_at_text:
             return logits
         rows = []
@@ -176,7 +183,7 @@ class BranchingSequence(TorchSequence):
             rows.append(self.sampler.process(logits[i : i + 1], text, len(text)))
         return torch.cat(rows)
 
-    def _go_on(self) -> None:
+    def _continue_live(self) -> None:
         left = [i for i, branch in enumerate(self._live) if not branch.over]
         if 0 < len(left) < len(self._live):
             assert self._kv is not None

@@ -64,7 +64,7 @@ class TorchEngine:
             len(settings.lora_adapters),
         )
         check_kv_blocks(request, settings.kv_cache_tokens, settings.kv_block_tokens)
-        sequence = self._sequence_of(request, respond)
+        sequence = self._make_sequence(request, respond)
         with self._wake:
             if self._closing:
                 raise ClosingError
@@ -82,17 +82,17 @@ class TorchEngine:
             self._wake.notify()
         self._thread.join()
 
-    def _sequence_of(self, request: EngineRequest, respond: Respond) -> TorchSequence:
+    def _make_sequence(self, request: EngineRequest, respond: Respond) -> TorchSequence:
         sampler = TorchSampler(request, self._model.vocab_size, self._model.device)
         if not request.branches:
             return TorchSequence(request, respond, sampler)
-        most = self._settings.max_batch_tokens
-        if len(request.draft_ids) >= most:
+        max_tokens = self._settings.max_batch_tokens
+        if len(request.draft_ids) >= max_tokens:
             raise RequestError(
                 f"draft_input_ids has {len(request.draft_ids)} tokens; the limit with "
-                f"branch_counts is {most - 1} (max_batch_tokens)"
+                f"branch_counts is {max_tokens - 1} (max_batch_tokens)"
             )
-        return BranchingSequence(request, respond, sampler, self._cache, most // 2)
+        return BranchingSequence(request, respond, sampler, self._cache, max_tokens // 2)
 
     def _run(self, folder: Path, load: Loader, ready: Future[None]) -> None:
         """Load the model, then serve until closed.
@@ -112,9 +112,9 @@ class TorchEngine:
                     self._step()
                 except Exception as error:
                     log.exception("an engine step failed")
-                    self._end_all(f"the engine failed: {first_line(error)}")
+                    self._fail_all(f"the engine failed: {first_line(error)}")
             closing = ClosingError()
-            self._end_all(str(closing), closing.code)
+            self._fail_all(str(closing), closing.code)
 
     def _load(self, folder: Path, load: Loader) -> None:
         settings = self._settings
@@ -138,7 +138,7 @@ class TorchEngine:
         for sequence in self._scheduler.calls if stops else ():
             if sequence.request.request_id in stops:
                 sequence.stopped = True
-                self._finish(sequence)
+                self._finish_stopped(sequence)
         return not closing
 
     def _step(self) -> None:
@@ -159,11 +159,11 @@ class TorchEngine:
         except Exception as error:
             log.exception("a forward pass failed")
             for sequence, _ in chosen:
-                self._end(sequence, f"the model failed: {first_line(error)}")
+                self._fail(sequence, f"the model failed: {first_line(error)}")
             return
         self.computed_tokens += len(ids)
         for (sequence, count), step in zip(chosen, results, strict=True):
-            sequence.schedule(count)
+            sequence.mark_computed(count)
             self._advance(sequence, count, step)
 
     def _admit(self) -> None:
@@ -174,7 +174,7 @@ class TorchEngine:
             except Exception as error:
                 log.exception("failed to admit a call")
                 message = f"the engine can't allocate its KV cache: {first_line(error)}"
-                self._end(self._scheduler.waiting[0], message)
+                self._fail(self._scheduler.waiting[0], message)
 
     def _advance(self, sequence: TorchSequence, count: int, step: StepOutput) -> None:
         try:
@@ -183,24 +183,24 @@ class TorchEngine:
             if sequence.pending == 0 and sequence.advance(step):
                 self._scheduler.remove(sequence, keep=True)
         except RequestError as error:
-            self._end(sequence, str(error), error.code)
+            self._fail(sequence, str(error), error.code)
         except Exception as error:
             log.exception("sampling failed")
-            self._end(sequence, f"sampling failed: {first_line(error)}")
+            self._fail(sequence, f"sampling failed: {first_line(error)}")
 
-    def _finish(self, sequence: TorchSequence) -> None:
-        """Answer and end a stopped call."""
+    def _finish_stopped(self, sequence: TorchSequence) -> None:
+        """Send the final answer of a stopped call."""
         try:
             self._scheduler.remove(sequence, keep=True)
             sequence.answer(final=True)
         except Exception as error:
             log.exception("failed to end a call")
-            self._end(sequence, f"the engine failed to end the call: {first_line(error)}")
+            self._fail(sequence, f"the engine failed to end the call: {first_line(error)}")
 
-    def _end(self, sequence: TorchSequence, error: str, code: ErrorCode = "INTERNAL") -> None:
+    def _fail(self, sequence: TorchSequence, error: str, code: ErrorCode = "INTERNAL") -> None:
         self._scheduler.remove(sequence, keep=False)
         sequence.fail(error, code)
 
-    def _end_all(self, error: str, code: ErrorCode = "INTERNAL") -> None:
+    def _fail_all(self, error: str, code: ErrorCode = "INTERNAL") -> None:
         for sequence in self._scheduler.calls:
-            self._end(sequence, error, code)
+            self._fail(sequence, error, code)

@@ -27,13 +27,13 @@ class _Layer:
 
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self.attention_norm = _own(layer.input_layernorm)
+        self.attention_norm = _copy_weight(layer.input_layernorm)
         self.qkv = _join(attention.q_proj, attention.k_proj, attention.v_proj)
         self.output = _join(attention.o_proj)
         # Qwen2 has a window per layer, Mistral one for all layers, Llama none.
         owner = attention.config if attention.config.model_type == "mistral" else attention
         self.window: int | None = getattr(owner, "sliding_window", None)
-        self.mlp_norm = _own(layer.post_attention_layernorm)
+        self.mlp_norm = _copy_weight(layer.post_attention_layernorm)
         self.gate_up = _join(mlp.gate_proj, mlp.up_proj)
         self.down = _join(mlp.down_proj)
 
@@ -49,9 +49,9 @@ class FusedLlama:
         self._kv_heads: int = config.num_key_value_heads
         self._size: int = decoder.layers[0].self_attn.head_dim
         self._eps: float = config.rms_norm_eps
-        self._embedding = _own(decoder.embed_tokens)
+        self._embedding = _copy_weight(decoder.embed_tokens)
         self._angles = _angles(decoder, max_seq_len)
-        self._norm = _own(decoder.norm)
+        self._norm = _copy_weight(decoder.norm)
         self._head = linear(model.lm_head.weight, None)
         self._layers = []
         for i in range(len(decoder.layers)):
@@ -132,7 +132,7 @@ def _rotate(heads: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return torch.addcmul(heads * angles[:, 0], turned, angles[:, 1])
 
 
-def _own(layer: Any) -> torch.Tensor:
+def _copy_weight(layer: Any) -> torch.Tensor:
     """Copy a layer's weight, because it may be a view of the whole checkpoint file."""
     weight: torch.Tensor = layer.weight.detach().clone()
     return weight

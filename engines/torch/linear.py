@@ -29,7 +29,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         count = rows.shape[-2]
-        missing = padded(count) - count
+        missing = round_up_rows(count) - count
         if missing:
             rows = F.pad(rows, (0, 0, 0, missing))
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
@@ -38,7 +38,7 @@ class PackedLinear(nn.Module):
         return product[..., :count, :] if missing else product
 
 
-def padded(rows: int) -> int:
+def round_up_rows(rows: int) -> int:
     """Round a number of rows up by at most a quarter: 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40...
 
     oneDNN compiles a kernel for each number of rows, which takes half a millisecond and half a

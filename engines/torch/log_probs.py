@@ -36,7 +36,7 @@ class LogProbRecorder:
                 self._top_values.append(values.cpu())
                 self._top_ids.append(ids.int().cpu())
 
-    def note(self, values: Sequence[float]) -> None:
+    def add_known(self, values: Sequence[float]) -> None:
         """Add tokens with known log-probabilities and no alternatives."""
         self._values += values
 

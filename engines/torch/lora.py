@@ -103,12 +103,12 @@ def with_adapters(base: Map, layers: Sequence[Any]) -> Map:
             torch.block_diag(*[part.up for part in parts]),  # type: ignore[no-untyped-call]
         )
 
-    def adapted(rows: torch.Tensor) -> torch.Tensor:
+    def forward(rows: torch.Tensor) -> torch.Tensor:
         out = base(rows)
         owner.add(out, rows, joined)
         return out
 
-    return adapted
+    return forward
 
 
 def _part(layer: Any, number: int) -> LowRank:

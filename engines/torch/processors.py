@@ -13,7 +13,7 @@ from transformers.generation.logits_process import (
 
 from tandem.sampling.params import SamplingNumbers
 
-_LEAST_DIVISOR = torch.finfo(torch.float32).tiny  # some devices round smaller numbers to 0
+_MIN_DIVISOR = torch.finfo(torch.float32).tiny  # some devices round smaller numbers to 0
 
 
 def penalizes(sampling: SamplingNumbers) -> bool:
@@ -44,15 +44,15 @@ def warp(scores: torch.Tensor, sampling: SamplingNumbers) -> torch.Tensor:
     if sampling.temperature != 1:
         # Subtract the best score first, so that no score overflows. transformers' own warper
         # computes inf - inf, which is NaN, at low temperatures.
-        temperature = max(sampling.temperature, _LEAST_DIVISOR)
+        temperature = max(sampling.temperature, _MIN_DIVISOR)
         scores = (scores - scores.amax(-1, keepdim=True)) / temperature
     if 0 < sampling.top_k < scores.shape[-1]:
         scores = TopKLogitsWarper(sampling.top_k)(None, scores)
     if sampling.top_p < 1:
         scores = _top_p(scores, sampling.top_p)
     if sampling.min_p > 0:  # transformers' own warper would sort
-        least = scores.amax(-1, keepdim=True) + math.log(sampling.min_p)
-        scores = scores.masked_fill(scores < least, -torch.inf)
+        threshold = scores.amax(-1, keepdim=True) + math.log(sampling.min_p)
+        scores = scores.masked_fill(scores < threshold, -torch.inf)
     return scores
 
 
@@ -63,5 +63,5 @@ def _top_p(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     else:
         ranked = scores.sort(-1).values
     excluded = ranked.softmax(-1).cumsum(-1)[..., :-1] <= 1 - top_p
-    least = ranked.gather(-1, excluded.sum(-1, keepdim=True))
-    return scores.masked_fill(scores < least, -torch.inf)
+    threshold = ranked.gather(-1, excluded.sum(-1, keepdim=True))
+    return scores.masked_fill(scores < threshold, -torch.inf)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.engines.constraints import Bans, TokenMasks
-from tandem.engines.noise import Purpose, key_of, uniform
+from tandem.engines.noise import Purpose, hash_key, uniform
 from tandem.engines.request import EngineRequest
 from tandem.engines.torch.noise import keys_on
 from tandem.engines.torch.processors import penalize, penalizes, warp
@@ -68,7 +68,7 @@ class TorchSampler:
         """
         if not self.looks_at_text:
             return logits
-        rows = [self._processed(logits[i], tokens[: first + i]) for i in range(len(logits))]
+        rows = [self._process_logits(logits[i], tokens[: first + i]) for i in range(len(logits))]
         return torch.stack(rows)
 
     def probabilities(self, scores: torch.Tensor) -> torch.Tensor:
@@ -80,7 +80,7 @@ class TorchSampler:
         assert self._draft_logits is not None
         count, seed, constant = len(drafts), self.seed, self._threshold
         purposes = [Purpose.RESIDUAL] * count + [Purpose.SAMPLE]
-        keys = [key_of(seed, first + i, purpose) for i, purpose in enumerate(purposes)]
+        keys = [hash_key(seed, first + i, purpose) for i, purpose in enumerate(purposes)]
         u = [
             uniform(seed, first + i, Purpose.ACCEPT) if constant is None else constant
             for i in range(count)
@@ -88,12 +88,12 @@ class TorchSampler:
         q = self.probabilities(torch.from_numpy(self._draft_logits).to(self.device))
         return Proposal(
             torch.tensor(drafts, device=self.device),
-            _at_width(q, self.vocab_size),
+            _fit_width(q, self.vocab_size),
             torch.tensor(u, dtype=torch.float64, device=self.device),
             keys_on(self.device, keys),
         )
 
-    def _processed(self, row: torch.Tensor, history: NDArray[np.int64]) -> torch.Tensor:
+    def _process_logits(self, row: torch.Tensor, history: NDArray[np.int64]) -> torch.Tensor:
         """Return the processed logits [vocab_size] for the token after `history`."""
         scores = row[None] if self._bias is None else row[None] + self._bias
         if self._penalizes:
@@ -109,12 +109,12 @@ class TorchSampler:
 
     def _ceilings(self, position: int) -> torch.Tensor:
         """Return upper bounds for scores [1, vocab_size]: -inf for ids that the mask disallows."""
-        octets = torch.from_numpy(self._masks.octets(position)).to(self.device)
+        octets = torch.from_numpy(self._masks.allowed_bits(position)).to(self.device)
         rows = _CEILINGS.to(self.device).index_select(0, octets.int())
         return rows.view(1, -1)[:, : self.vocab_size]
 
 
-def _at_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
+def _fit_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """Fit a draft's probabilities to the target's vocabulary, which has different padding.
 
     The probabilities were warped with the draft's padding, as in the draft engine. Both

@@ -112,7 +112,7 @@ class TorchSequence:
         rows = self.tail if count == self.pending else 0
         return Segment(self.entry, count, count if self.wants_all_rows else rows)
 
-    def schedule(self, count: int) -> None:
+    def mark_computed(self, count: int) -> None:
         assert self.entry is not None
         self.entry.length += count
         self._computed += count
@@ -167,8 +167,8 @@ class TorchSequence:
                 top_log_probs=top,
                 prompt_log_probs=prompt,
                 prompt_top_log_probs=prompt_top,
-                context_logits=_taken(self._context_logits),
-                generation_logits=_taken(self._generation_logits),
+                context_logits=_take_logits(self._context_logits),
+                generation_logits=_take_logits(self._generation_logits),
                 usage=self._usage(),
             )
         )
@@ -191,7 +191,7 @@ class TorchSequence:
             if self.request.num_top_log_probs:
                 self._log_probs.add(step.logits[-self.tail :], tokens)
             else:
-                self._log_probs.note(step.log_probs[: len(tokens)])
+                self._log_probs.add_known(step.log_probs[: len(tokens)])
         if self.request.return_generation_logits:
             assert step.scores is not None
             self._generation_logits.append(step.scores[: len(tokens)])
@@ -224,7 +224,7 @@ class TorchSequence:
         )
 
 
-def _taken(parts: list[torch.Tensor]) -> Floats | None:
+def _take_logits(parts: list[torch.Tensor]) -> Floats | None:
     """Join and clear the parts [n, vocab_size]. Return None if there are none."""
     if not parts:
         return None

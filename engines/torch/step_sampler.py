@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.noise import Purpose, key_of
+from tandem.engines.noise import Purpose, hash_key
 from tandem.engines.torch.noise import keys_on
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.verification import REJECTED, draw, verify_ids, verify_probabilities
@@ -95,7 +95,7 @@ class StepSampler:
                 self._placed.append(_Placed(call, len(used), len(used) + call.rows))
                 used += range(end - call.rows, end)
         self._used = torch.tensor(used, device=device)
-        self._draws = self._grouped(device)
+        self._draws = self._group_draws(device)
         self._proposals = [
             (placed, placed.call.sampler.proposal(placed.call.drafts, placed.call.first))
             for placed in self._placed
@@ -108,7 +108,7 @@ class StepSampler:
         if not self._placed:
             return [StepOutput(part) for part in parts]
         rows = logits[self._used]
-        scores = self._processed(rows)
+        scores = self._process_logits(rows)
         tokens = self._sample(scores)
         copied = [tokens.int()]
         if any(placed.call.wants_log_probs for placed in self._placed):
@@ -122,7 +122,7 @@ class StepSampler:
                 results.append(StepOutput(part))
                 continue
             _, start, end = next(placed)
-            emitted = _emitted(call, ids[start:end])
+            emitted = _emitted_tokens(call, ids[start:end])
             results.append(
                 StepOutput(
                     part, scores[start:end], emitted, log_probs[start : start + len(emitted)]
@@ -130,7 +130,7 @@ class StepSampler:
             )
         return results
 
-    def _processed(self, rows: torch.Tensor) -> torch.Tensor:
+    def _process_logits(self, rows: torch.Tensor) -> torch.Tensor:
         looking = [placed for placed in self._placed if placed.call.sampler.looks_at_text]
         if not looking:
             return rows
@@ -152,7 +152,7 @@ class StepSampler:
             tokens = tokens.masked_fill(banned, BANNED)
         return tokens
 
-    def _grouped(self, device: torch.device) -> list[_Draw]:
+    def _group_draws(self, device: torch.device) -> list[_Draw]:
         groups: dict[SamplingNumbers, list[_Placed]] = {}
         for placed in self._placed:
             sampler = placed.call.sampler
@@ -161,7 +161,7 @@ class StepSampler:
         draws = []
         for members in groups.values():
             keys = [
-                key_of(call.sampler.seed, call.first + i, Purpose.SAMPLE)
+                hash_key(call.sampler.seed, call.first + i, Purpose.SAMPLE)
                 for call, start, end in members
                 for i in range(end - start)
             ]
@@ -176,7 +176,7 @@ class StepSampler:
         return draws
 
 
-def _emitted(call: SamplingInput, sampled: list[int]) -> list[int]:
+def _emitted_tokens(call: SamplingInput, sampled: list[int]) -> list[int]:
     """Return the tokens that a call emits.
 
     sampled: a token per row; in logits mode, the result of `verify_probabilities`.

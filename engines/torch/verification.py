@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
-from tandem.engines.torch.noise import exponentials_of
+from tandem.engines.torch.noise import exponentials_for_keys
 from tandem.sampling.acceptance import accepts
 
 REJECTED = -1  # in place of the tokens after a rejected draft token
@@ -71,4 +71,4 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 def draw(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """Sample an index per row of unnormalized weights [rows, n], with the noise keys [rows]."""
-    return (weights / exponentials_of(keys, weights.shape[-1])).argmax(-1)
+    return (weights / exponentials_for_keys(keys, weights.shape[-1])).argmax(-1)

@@ -57,7 +57,7 @@ class VllmCall:
     def constrained(self) -> bool:
         return bool(self.bans) or bool(self.masks)
 
-    def allowed(self, text: list[int], draft: list[int]) -> NDArray[np.int32]:
+    def token_masks(self, text: list[int], draft: list[int]) -> NDArray[np.int32]:
         """Return the tokens allowed after `text` and each prefix of the draft, as token masks."""
         whole = np.array(text + draft, np.int32)
         rows = np.empty((len(draft) + 1, -(-self._settings.vocab_size // 32)), "<i4")
@@ -65,7 +65,7 @@ class VllmCall:
         octets[:] = 0xFF
         for row, length in zip(octets, range(len(text), len(whole) + 1), strict=True):
             if self.masks:
-                row[:] = self.masks.octets(length)
+                row[:] = self.masks.allowed_bits(length)
             if self.bans:
                 banned = self.bans.after(whole[:length])
                 np.bitwise_and.at(row, banned // 8, ~(1 << banned % 8).astype(np.uint8))
@@ -75,7 +75,7 @@ class VllmCall:
     def unanswered(self) -> bool:
         return len(self._tokens) > self._answered
 
-    def take(self, completion: Any) -> bool:
+    def add_output(self, completion: Any) -> bool:
         """Add new tokens. Return whether the answer ends here."""
         self._last_token_time_ns = time.time_ns()
         self._first_token_time_ns = self._first_token_time_ns or self._last_token_time_ns

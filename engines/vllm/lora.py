@@ -35,4 +35,4 @@ def max_rank(folder: Path) -> int:
     rank = uniform_rank(folder, "vLLM")
     if rank > RANKS[-1]:
         raise LoadError(f"LoRA adapter '{folder}': r must be at most {RANKS[-1]}; got {rank}")
-    return next(most for most in RANKS if rank <= most)
+    return next(supported for supported in RANKS if rank <= supported)

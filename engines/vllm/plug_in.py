@@ -72,9 +72,10 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
             call.computed_tokens += counts[request_id]
             call.draft_tokens += sum(token >= 0 for token in drafts.get(request_id, ()))
         super()._update_after_schedule(scheduler_output)
-        scheduler_output.has_structured_output_requests |= bool(self._constrained(scheduler_output))
+        constrained = bool(self._constrained_ids(scheduler_output))
+        scheduler_output.has_structured_output_requests |= constrained
 
-    def _constrained(self, scheduler_output: Any) -> list[str]:
+    def _constrained_ids(self, scheduler_output: Any) -> list[str]:
         return [
             request_id
             for request_id in scheduler_output.num_scheduled_tokens
@@ -85,14 +86,14 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
 
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
         """Return the tokens allowed at each position, which vLLM calls a grammar bitmask."""
-        request_ids = [i for i in self._constrained(scheduler_output) if i in self.requests]
+        request_ids = [i for i in self._constrained_ids(scheduler_output) if i in self.requests]
         if not request_ids:
             return super().get_grammar_bitmask(scheduler_output)
         rows = []
         for request_id in request_ids:
             draft = list(scheduler_output.scheduled_spec_decode_tokens.get(request_id, ()))
             text = list(self.requests[request_id].all_token_ids)
-            rows.append(self.calls[request_id].allowed(text, draft))
+            rows.append(self.calls[request_id].token_masks(text, draft))
         arguments = {"num_acceptable_drafts": [len(mask) - 1 for mask in rows]}  # since vLLM 0.28
         known = {k: v for k, v in arguments.items() if k in GrammarOutput.__dataclass_fields__}
         return GrammarOutput(request_ids, np.concatenate(rows), **known)

@@ -120,7 +120,7 @@ class VllmWorker:
         return [(call.key, call.answer(final=True))]
 
     def _take(self, call: VllmCall, output: Any) -> list[tuple[int, EngineResponse]]:
-        ended = call.take(output.outputs[0])
+        ended = call.add_output(output.outputs[0])
         if ended or output.finished:
             self._end(call, abort=not output.finished)
             return [(call.key, call.answer(final=True))]

@@ -114,7 +114,7 @@ class AdaptedWriter(Writer, Generic[Asked]):
         """
         if self._parts:
             part = self._parts[-1]
-            cut = parsed(part.text) is None if part.kind == "call" else cut
+            cut = parse_arguments(part.text) is None if part.kind == "call" else cut
             part.status = "incomplete" if cut else "completed"
             yield from self.ends(part)
 
@@ -143,7 +143,7 @@ class AdaptedWriter(Writer, Generic[Asked]):
         return bisect_left(range(len(self._ids)), True, key=has_reasoned)
 
 
-def parsed(arguments: str) -> dict[str, object] | None:
+def parse_arguments(arguments: str) -> dict[str, object] | None:
     """Return the arguments of a call, or None if they are incomplete or aren't an object."""
     try:
         value = from_json(arguments, allow_inf_nan=False)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydantic_core import from_json
 
-from tandem.gateway.answers.adapted_writer import AdaptedWriter, AnswerPart, parsed
+from tandem.gateway.answers.adapted_writer import AdaptedWriter, AnswerPart, parse_arguments
 from tandem.gateway.answers.writer import Object
 from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.anthropic_requests import AnthropicRequest
@@ -79,7 +79,7 @@ class AnthropicWriter(AdaptedWriter[AnthropicRequest]):
         return self.event(delta | self.statistics) + self.event({"type": "message_stop"})
 
     def failure(self, error: ApiError) -> bytes:
-        return self.event(self._asked.renamed(error).anthropic_body)
+        return self.event(self._asked.rename_fields(error).anthropic_body)
 
 
 def _block(part: AnswerPart) -> Object:
@@ -98,6 +98,8 @@ def _input(arguments: str) -> Object:
     if not arguments:
         return {}
     try:
-        return parsed(arguments) or from_json(arguments, allow_inf_nan=False, allow_partial=True)
+        return parse_arguments(arguments) or from_json(
+            arguments, allow_inf_nan=False, allow_partial=True
+        )
     except ValueError:
         return {"INVALID_JSON": arguments}

@@ -79,7 +79,7 @@ async def generate(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def counted(
+async def count_chunks(
     chunks: AsyncGenerator[Numbered, None],
     writer: Writer,
     metrics: GatewayMetrics,
@@ -112,7 +112,7 @@ async def counted(
             metrics.count(writer.speculation)
 
 
-async def written(chunks: AsyncGenerator[Numbered, None], writer: Writer) -> Response:
+async def write_response(chunks: AsyncGenerator[Numbered, None], writer: Writer) -> Response:
     """Return the response.
 
     A stream is returned after its first event, so that an earlier error gets its own status.

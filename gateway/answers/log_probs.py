@@ -15,7 +15,7 @@ from tandem.gateway.triton.backend import ResponseChunk
 CONTINUATIONS = bytes(range(0x80, 0xC0))  # bytes that continue a UTF-8 character
 
 
-def rated_tokens(
+def tokens_with_log_probs(
     tokenizer: ChatTokenizer, body: GenerationRequest, answer: AnswerState, delta: AnswerDelta
 ) -> Iterator[AnswerToken]:
     """Yield the tokens of an echoed prompt, then the tokens that a chunk completes."""
@@ -23,8 +23,8 @@ def rated_tokens(
     if delta.first and body.echoes:
         (ids, echo, _), at = answer.prompt, 0
         lengths = tokenizer.text_lengths(ids, echo)
-        rated = _rated(ids, delta.chunk)
-        for (token, log_prob, top), length in zip(rated, lengths, strict=True):
+        prompt_tokens = _prompt_tokens_with_log_probs(ids, delta.chunk)
+        for (token, log_prob, top), length in zip(prompt_tokens, lengths, strict=True):
             text = echo[at : at + length]
             yield AnswerToken(at, text, token, length, None, None, log_prob, top[:count])
             at += length
@@ -35,7 +35,7 @@ def rated_tokens(
         yield new._replace(top=new.top[:count])
 
 
-def _rated(
+def _prompt_tokens_with_log_probs(
     prompt: Sequence[int], chunk: ResponseChunk
 ) -> Iterator[tuple[int, float | None, list[tuple[int, float]]]]:
     """Yield a prompt's tokens with log-probabilities; the first token has none."""
@@ -45,7 +45,7 @@ def _rated(
     yield from rows
 
 
-def shown(tokenizer: ChatTokenizer, token: AnswerToken) -> tuple[str, bytes | None]:
+def visible_text(tokenizer: ChatTokenizer, token: AnswerToken) -> tuple[str, bytes | None]:
     """Return a token's text and bytes, limited to what the answer's text contains.
 
     A stop string cuts off some characters, and some tokenizers remove the space before the first
@@ -71,18 +71,18 @@ def prompt_log_probs(
     and None if it is unknown.
     """
 
-    def rated(token: int, log_prob: float, rank: int | None) -> dict[str, Any]:
+    def describe(token: int, log_prob: float, rank: int | None) -> dict[str, Any]:
         text = tokenizer.token_text(token)
         return {"logprob": log_prob, "rank": rank, "decoded_token": text}
 
     rows: list[dict[int, dict[str, Any]] | None] = []
-    for token, log_prob, top in _rated(prompt, chunk):
+    for token, log_prob, top in _prompt_tokens_with_log_probs(prompt, chunk):
         if log_prob is None:
             rows.append(None)
             continue
-        row = {token: rated(token, log_prob, None)}
+        row = {token: describe(token, log_prob, None)}
         for rank, (likely, value) in enumerate(top[:num_alternatives], start=1):
-            row[likely] = rated(likely, value, rank)
+            row[likely] = describe(likely, value, rank)
         rows.append(row)
     return rows
 
@@ -92,17 +92,17 @@ def chat_log_probs(
 ) -> dict[str, Any]:
     """Return log-probabilities in the format of chats. as_ids: name tokens by id, not by text."""
 
-    def rated(token: int, text: str, raw: bytes | None, log_prob: float) -> dict[str, Any]:
+    def describe(token: int, text: str, raw: bytes | None, log_prob: float) -> dict[str, Any]:
         name = f"token_id:{token}" if as_ids else text
         return {"token": name, "logprob": log_prob, "bytes": None if raw is None else list(raw)}
 
     content = []
     for token in tokens:
         alternatives = [
-            rated(other, tokenizer.token_text(other), tokenizer.token_bytes(other), log_prob)
+            describe(other, tokenizer.token_text(other), tokenizer.token_bytes(other), log_prob)
             for other, log_prob in token.top
         ]
-        chosen = rated(token.id, *shown(tokenizer, token), token.log_prob or 0.0)
+        chosen = describe(token.id, *visible_text(tokenizer, token), token.log_prob or 0.0)
         content.append(chosen | {"top_logprobs": alternatives})
     return {"content": content, "refusal": None}
 
@@ -135,7 +135,7 @@ def completion_log_probs(
         for other, log_prob in [*token.top, (token.id, token.log_prob)]:
             known_as = name(other, tokenizer.token_text(other), tokenizer.token_bytes(other))
             top.setdefault(known_as, log_prob)
-        made["tokens"].append(name(token.id, *shown(tokenizer, token)))
+        made["tokens"].append(name(token.id, *visible_text(tokenizer, token)))
         made["token_logprobs"].append(token.log_prob)
         made["top_logprobs"].append(None if token.log_prob is None else top)
         made["text_offset"].append(token.offset)

@@ -117,7 +117,7 @@ class ResponseWriter(AdaptedWriter[ResponseRequest]):
         return self.event({"type": f"response.{response['status']}", "response": response})
 
     def failure(self, error: ApiError) -> bytes:
-        error = self._asked.renamed(error)
+        error = self._asked.rename_fields(error)
         code = "invalid_prompt"
         if error.status == HTTPStatus.TOO_MANY_REQUESTS:
             code = "rate_limit_exceeded"

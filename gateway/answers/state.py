@@ -91,7 +91,7 @@ class AnswerState:
                 self.finish_reason = "tool_calls"
         if first:
             pieces = [self.prompt.echo, *pieces]
-        tokens = list(self.texts.completed(chunk)) if self.texts else []
+        tokens = list(self.texts.complete(chunk)) if self.texts else []
         return AnswerDelta(
             chunk,
             reasoning=reasoning,

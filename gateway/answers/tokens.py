@@ -48,7 +48,7 @@ class TokenTexts:
         self.rest = ""
         self.end = offset
 
-    def completed(self, chunk: ResponseChunk) -> Iterator[AnswerToken]:
+    def complete(self, chunk: ResponseChunk) -> Iterator[AnswerToken]:
         """Yield the tokens whose text this chunk completes."""
         self.rest += chunk.text
         self.end += len(chunk.text)

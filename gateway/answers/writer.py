@@ -19,7 +19,7 @@ from tandem.gateway.answers.log_probs import (
     chat_log_probs,
     completion_log_probs,
     prompt_log_probs,
-    rated_tokens,
+    tokens_with_log_probs,
 )
 from tandem.gateway.answers.state import AnswerDelta, AnswerState
 from tandem.gateway.errors import ApiError
@@ -199,9 +199,9 @@ class ChoicesWriter(Writer):
                     "num_accepted_draft_tokens": chunk.num_accepted_tokens,
                 }
         if body.num_alternatives is not None:
-            rated = rated_tokens(tokenizer, body, answer, delta)
+            tokens = tokens_with_log_probs(tokenizer, body, answer, delta)
             as_ids = body.return_tokens_as_token_ids
-            choice["logprobs"] = self.log_probs(tokenizer, rated, as_ids=as_ids)
+            choice["logprobs"] = self.log_probs(tokenizer, tokens, as_ids=as_ids)
         if body.return_token_ids:
             choice["token_ids"] = chunk.tokens
         if warnings := answer.warnings:

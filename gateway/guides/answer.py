@@ -48,13 +48,15 @@ def answer_guide(
         markers = [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
         for marker in markers:
             if marker in tokenizer.special_tokens:
-                raise _unsupported(field, f"this model's answers omit the special token {marker}")
+                raise _unsupported_error(
+                    field, f"this model's answers omit the special token {marker}"
+                )
     if thinks:
         begun = tokenizer.has_begun_to_reason(prompt)
         if guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
-            raise _unsupported("tools", f"strict needs {BEGIN} to be one token of the model")
-        rules = _after_reasoning(rules, tokenizer.tokens_apart, begun=begun)
-    grammar = lark.text_of(rules)
+            raise _unsupported_error("tools", f"strict needs {BEGIN} to be one token of the model")
+        rules = _put_after_reasoning(rules, tokenizer.tokens_apart, begun=begun)
+    grammar = lark.render_rules(rules)
     return RequestedGuide("lark_grammar", grammar, field, tuple(_parts(rules, body)))
 
 
@@ -81,7 +83,7 @@ def _with_calls(
     bound = {tool.function.name for tool in tools} if body.must_call else strict
     grammar = CallGrammar(known, tools, bound, tokenizer.tokens_apart, body.one_call, open_objects)
     if guide and guide.kind != "json_schema":
-        raise _unsupported(guide.field, "with tools, only a JSON schema can guide the answer")
+        raise _unsupported_error(guide.field, "with tools, only a JSON schema can guide the answer")
     if body.must_call:
         return grammar.calls()
     if not guide:
@@ -91,7 +93,7 @@ def _with_calls(
             "this model writes tool calls as plain JSON, so tools can't be combined with a guide; "
             "remove one of them"
         )
-        raise _unsupported(guide.field, why)
+        raise _unsupported_error(guide.field, why)
     return grammar.calls_or(_content(guide))
 
 
@@ -109,11 +111,11 @@ def _content(guide: RequestedGuide) -> Rules:
     elif guide.kind == "lark_grammar":
         rule = lark.grammar(guide.text)
     else:
-        raise _unsupported(guide.field, "a model that reasons needs the grammar in Lark")
+        raise _unsupported_error(guide.field, "a model that reasons needs the grammar in Lark")
     return {"start": CONTENT, CONTENT: rule}
 
 
-def _after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:
+def _put_after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:
     """Return the grammar of an answer that follows reasoning.
 
     begun: whether the prompt begins the reasoning. If not, reasoning is optional.
@@ -128,7 +130,7 @@ def _after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -
     return answer | rules | {"start": f"{before} {answer['start']}"}
 
 
-def _unsupported(field: str, why: str) -> ApiError:
+def _unsupported_error(field: str, why: str) -> ApiError:
     return bad_request(
         f"{field} isn't supported here: {why}", param=field, code="unsupported_field"
     )

@@ -12,7 +12,7 @@ ANYTHING = "(?s:.*)"  # a regular expression
 Rules: TypeAlias = dict[str, str]  # expressions by name, with the start rule first
 
 
-def text_of(rules: Rules) -> str:
+def render_rules(rules: Rules) -> str:
     return "".join(f"{name}: {rule}\n" for name, rule in rules.items())
 
 

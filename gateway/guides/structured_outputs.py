@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.contract.guide import LAYOUT_KEY, GuideKind
 from tandem.gateway.protocol.body import Body, BodyObject
-from tandem.gateway.protocol.fields import Unsupported, field_error, quoted, unreadable
+from tandem.gateway.protocol.fields import Unsupported, field_error, find_unreadable, quote
 
 ANY_OBJECT = {"type": "object"}
 # The white space excludes line ends, which would make many empty lines take quadratic time.
@@ -42,14 +42,14 @@ class RequestedGuide(NamedTuple):
     field: str
     parts: tuple[GrammarPart, ...] = ()
 
-    def located(self, reason: str) -> tuple[str, str]:
+    def locate(self, reason: str) -> tuple[str, str]:
         """Return the invalid field and the error message."""
         found = PLACE.match(reason)
         line = int(found[1]) if found else 0
         part = max((part for part in self.parts if part.line <= line), default=None)
         if found is None or part is None:
             return self.field, reason
-        function = f"parameters of '{quoted(part.function)}': " if part.function else ""
+        function = f"parameters of '{quote(part.function)}': " if part.function else ""
         return part.field, function + reason[found.end() :]
 
     def with_open_objects(self) -> RequestedGuide:
@@ -69,7 +69,7 @@ def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any
     return {**schema, LAYOUT_KEY: {**options, **own}} if isinstance(own, dict) else schema
 
 
-def requested_guide(field: str, kind: GuideKind, value: Any) -> RequestedGuide:
+def make_guide(field: str, kind: GuideKind, value: Any) -> RequestedGuide:
     """Return the guide that a field's value describes.
 
     A grammar that has a rule with `::=` is llama.cpp's EBNF; any other grammar is Lark.
@@ -91,7 +91,7 @@ def _schema(value: dict[str, Any] | str) -> dict[str, Any]:
         schema = None
     if not isinstance(schema, dict):
         raise PydanticCustomError("schema", "must be a JSON schema, as an object or as text")
-    if fault := unreadable(schema):
+    if fault := find_unreadable(schema):
         raise field_error("", *fault)
     return schema
 
@@ -182,7 +182,7 @@ class StructuredOutputs(BodyObject):
             options["additional_properties"] = not self.disable_additional_properties
         if kind == "json_schema" and options:
             value = with_options(value, **options)
-        return requested_guide("structured_outputs", kind, value)
+        return make_guide("structured_outputs", kind, value)
 
 
 class GuidedRequest(Body):
@@ -222,7 +222,7 @@ class GuidedRequest(Body):
             ("json_schema", "json_schema", self.json_schema),
             ("grammar", "lark_grammar", self.grammar or None),
         ]
-        guides = [requested_guide(*one) for one in every if one[2] is not None]
+        guides = [make_guide(*one) for one in every if one[2] is not None]
         if self.structured_outputs:
             guides.append(self.structured_outputs.guide)
         if len(guides) > 1:

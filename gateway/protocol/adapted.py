@@ -56,16 +56,16 @@ class AdaptedRequest(Body):
         return super().known_fields() | shared
 
     @abstractmethod
-    def translated(self) -> dict[str, Any]:
+    def to_chat_fields(self) -> dict[str, Any]:
         """Return the chat fields that aren't shared. None: the field is missing."""
 
     @model_validator(mode="after")
     def _is_a_chat(self) -> AdaptedRequest:
         try:
-            given = {**(self.model_extra or {}), **self.translated()}
+            given = {**(self.model_extra or {}), **self.to_chat_fields()}
             self._chat = ChatRequest.model_validate(given)
         except ValidationError as error:
-            found = self.renamed(invalid(error))
+            found = self.rename_fields(invalid(error))
             raise field_error(found.param or "", found.message, found.code) from None
         return self
 
@@ -73,14 +73,14 @@ class AdaptedRequest(Body):
     def chat(self) -> ChatRequest:
         return self._chat
 
-    def renamed(self, error: ApiError) -> ApiError:
+    def rename_fields(self, error: ApiError) -> ApiError:
         """Return a chat's error with this API's names for the fields that it mentions."""
         names = "|".join(sorted(map(re.escape, self.own_names), reverse=True))  # longest first
 
-        def own(text: str) -> str:
+        def rename(text: str) -> str:
             pattern = rf"(^|; |field ')({names})\b"
             return re.sub(pattern, lambda found: found[1] + self.own_names[found[2]], text)
 
-        param = error.param and own(error.param)
-        message, words = own(error.message), error.anthropic
+        param = error.param and rename(error.param)
+        message, words = rename(error.message), error.anthropic
         return ApiError(error.status, message, param=param, code=error.code, anthropic=words)

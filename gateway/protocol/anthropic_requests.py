@@ -25,7 +25,7 @@ from tandem.gateway.protocol.messages import (
     MAX_PARTS,
     Parts,
     TextPart,
-    text_of,
+    join_text,
 )
 from tandem.gateway.protocol.tools import MAX_TOOLS
 
@@ -107,7 +107,7 @@ def _turn(role: str, blocks: Iterable[Block]) -> list[dict[str, Any]]:
     rest: dict[str, Any] = {"role": role, "content": []}
     for block in blocks:
         if isinstance(block, ToolResultBlock):
-            result = {"tool_call_id": block.tool_use_id, "content": text_of(block.content)}
+            result = {"tool_call_id": block.tool_use_id, "content": join_text(block.content)}
             messages.append({"role": "tool", **result})
         elif isinstance(block, ToolUseBlock):
             arguments = json.dumps(block.input, ensure_ascii=False)
@@ -216,12 +216,12 @@ class CountRequest(AdaptedRequest):
     output_config: OutputConfig | None = None
     """`format` with a JSON schema; `effort` is the chat's `reasoning_effort` (default: none)."""
 
-    def translated(self) -> dict[str, Any]:
+    def to_chat_fields(self) -> dict[str, Any]:
         # Consecutive messages of one role are one turn, as in Anthropic's API.
         turns = groupby(self.messages, key=lambda message: message.role)
         blocks = ((role, chain.from_iterable(m.content for m in turn)) for role, turn in turns)
         messages = [message for turn in blocks for message in _turn(*turn)]
-        if system := text_of(self.system):
+        if system := join_text(self.system):
             messages.insert(0, {"role": "system", "content": system})
         last, choice = messages[-1], self.tool_choice
         output = self.output_config or OutputConfig()

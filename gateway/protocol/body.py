@@ -22,8 +22,8 @@ from tandem.gateway.protocol.fields import (
     UNSUPPORTED,
     Unsupported,
     field_error,
-    quoted,
-    unreadable,
+    find_unreadable,
+    quote,
 )
 from tandem.gateway.tasks import offload
 
@@ -76,9 +76,9 @@ class BodyObject(Strict):
             if name in known or name in cls.ignored or value is None:
                 continue
             if name not in cls.unsupported:
-                near = difflib.get_close_matches(quoted(name), sorted(known), n=1)
+                near = difflib.get_close_matches(quote(name), sorted(known), n=1)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
-                raise field_error(quoted(name), f"unknown field '{{path}}'{hint}", "unknown_field")
+                raise field_error(quote(name), f"unknown field '{{path}}'{hint}", "unknown_field")
             why, neutral = cls.unsupported[name]
             # In Python, but not in JSON, True equals 1.
             if not any(
@@ -105,7 +105,7 @@ async def read_body(kind: type[Kind], request: Request) -> Kind:
     if encoding.lower() not in ("", "identity"):
         raise ApiError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"content-encoding {quoted(encoding)} isn't supported; send the body uncompressed",
+            f"content-encoding {quote(encoding)} isn't supported; send the body uncompressed",
         )
     try:
         raw = await request.body()
@@ -139,8 +139,8 @@ def _read(kind: type[Kind], raw: bytes) -> Kind:
         message = "the body isn't JSON: it isn't UTF-8, or an integer has too many digits"
         raise bad_request(message, code="invalid_json") from None
     for name, value in body.items() if isinstance(body, dict) else ():
-        if fault := unreadable([name, value]):
-            path = quoted(name.encode(errors="replace").decode())
+        if fault := find_unreadable([name, value]):
+            path = quote(name.encode(errors="replace").decode())
             message, code = fault
             raise bad_request(message.format(path=path), param=path, code=code)
     try:
@@ -158,7 +158,7 @@ def invalid(error: ValidationError) -> ApiError:
         context = fault.get("ctx", {})
         path = ".".join(filter(None, [_path(fault["loc"]), context.get("field")]))
         kind = EXPECTED.get(fault["type"])
-        text = f"must be {kind}" if kind else _after_name(fault["msg"].replace("{path}", path))
+        text = f"must be {kind}" if kind else _format_message(fault["msg"].replace("{path}", path))
         if path in lines:  # the field accepts several types
             lines[path] += f" or {text.removeprefix('must be ')}"
         elif fault["type"] == "missing":
@@ -168,7 +168,7 @@ def invalid(error: ValidationError) -> ApiError:
         else:
             colon = "" if text.startswith("must ") else ":"
             lines[path] = f"{path or 'the body'}{colon} {text}"
-            given[path] = "" if colon else _given(fault["input"])
+            given[path] = "" if colon else _show_value(fault["input"])
     named = [line + given.get(path, "") for path, line in lines.items()][:MAX_ERRORS]
     if len(lines) > MAX_ERRORS:
         named.append(f"and {len(lines) - MAX_ERRORS} more")
@@ -176,7 +176,7 @@ def invalid(error: ValidationError) -> ApiError:
     return bad_request("; ".join(named), param=next(iter(lines)) or None, code=code)
 
 
-def _after_name(message: str) -> str:
+def _format_message(message: str) -> str:
     """Return pydantic's message in a form that can follow the name of a field."""
     text = re.sub(r"^\w+ should (be|have)", r"must \1", message)
     text = text.replace("greater than or equal to", "at least")
@@ -184,11 +184,11 @@ def _after_name(message: str) -> str:
     return re.sub(r" after validation, not (\d+)$", r"; got \1", text)
 
 
-def _given(value: Any) -> str:
+def _show_value(value: Any) -> str:
     """Return "; got VALUE" for a string, a number or a boolean, and "" for other values."""
     if isinstance(value, str):
-        return f'; got "{quoted(value)}"'
-    return f"; got {quoted(json.dumps(value))}" if isinstance(value, int | float) else ""
+        return f'; got "{quote(value)}"'
+    return f"; got {quote(json.dumps(value))}" if isinstance(value, int | float) else ""
 
 
 def _path(location: tuple[int | str, ...]) -> str:
@@ -198,7 +198,7 @@ def _path(location: tuple[int | str, ...]) -> str:
         if isinstance(part, int):
             path += f"[{part}]"
         elif before == BY_KEY:
-            path += f".{quoted(part)}"
+            path += f".{quote(part)}"
         elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
             path += f".{part}" if path else part
     return path

@@ -99,7 +99,7 @@ HALF_A_PAIR: Fault = (
 )
 
 
-def unreadable(value: Any, level: int = 0) -> Fault | None:
+def find_unreadable(value: Any, level: int = 0) -> Fault | None:
     """Return what is wrong with a JSON value: lone surrogates, or too many levels; else None."""
     if isinstance(value, str):
         try:
@@ -110,12 +110,12 @@ def unreadable(value: Any, level: int = 0) -> Fault | None:
         if level > MAX_LEVELS:
             return TOO_DEEP
         for item in [*value, *value.values()] if isinstance(value, dict) else value:
-            if isinstance(item, str | dict | list) and (fault := unreadable(item, level + 1)):
+            if isinstance(item, str | dict | list) and (fault := find_unreadable(item, level + 1)):
                 return fault
     return None
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return a client's text, shortened and escaped for an error line."""
     shown = "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
@@ -145,7 +145,7 @@ Alternatives = Annotated[int, Field(ge=0, le=MAX_TOP_LOG_PROBS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
-def _in_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+def _check_in_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     """Check an object in parts. Stop at the first part with errors and report all of its errors."""
     if not isinstance(value, dict):
         return check(value)
@@ -163,7 +163,7 @@ def _token_id(name: str) -> int:
 
 
 LogitBias = Annotated[
-    dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], WrapValidator(_in_parts)
+    dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], WrapValidator(_check_in_parts)
 ]
 Texts = Annotated[list[str], FIRST_FAULT]
 TokenIds = Annotated[list[TokenId], FIRST_FAULT]
@@ -172,12 +172,12 @@ TokenIds = Annotated[list[TokenId], FIRST_FAULT]
 def text_or_list(as_item: Callable[[str], Any] = str) -> BeforeValidator:
     """Accept a text in place of a list. as_item: returns the only item of the list."""
 
-    def listed(value: Any) -> Any:
+    def to_list(value: Any) -> Any:
         if not isinstance(value, str | list):
             raise PydanticCustomError("text_or_list", "must be a string or a list")
         return value if isinstance(value, list) else [as_item(value)]
 
-    return BeforeValidator(listed)
+    return BeforeValidator(to_list)
 
 
 TextOrTexts = Annotated[Texts, text_or_list()]

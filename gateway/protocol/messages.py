@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.protocol.body import Strict
-from tandem.gateway.protocol.fields import TOO_DEEP, text_or_list, unreadable
+from tandem.gateway.protocol.fields import TOO_DEEP, find_unreadable, text_or_list
 from tandem.gateway.protocol.tools import MAX_TOOLS
 
 MAX_MESSAGES = 10_000
@@ -34,7 +34,7 @@ Parts = Annotated[
 ]
 
 
-def text_of(parts: Sequence[Any]) -> str:
+def join_text(parts: Sequence[Any]) -> str:
     """Return parts as one text. As in vLLM, line ends join them."""
     return "\n".join(part.text for part in parts)
 
@@ -62,7 +62,7 @@ class ToolCallParam(Strict):
         plain = self.model_dump(exclude_none=True)
         try:
             arguments = json.loads(self.function.arguments)
-            fault = unreadable(arguments)
+            fault = find_unreadable(arguments)
         except RecursionError:
             fault = TOO_DEEP
         except ValueError:  # not JSON
@@ -94,7 +94,7 @@ class Message(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_text_or_calls(cls, data: Any) -> Any:
+    def _has_text_or_calls(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         for name in ("function_call", "audio"):
@@ -106,7 +106,7 @@ class Message(Strict):
 
     @property
     def text(self) -> str:
-        return text_of(self.content)
+        return join_text(self.content)
 
     @property
     def for_template(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Message(Strict):
         return plain | {"content": self.text}
 
 
-def _in_order_of_calls(messages: list[Message]) -> list[Message]:
+def _sort_by_calls(messages: list[Message]) -> list[Message]:
     """Sort consecutive outputs of tools by their calls, because most templates don't show ids."""
     keys: list[tuple[int, int]] = []
     turn, place = 0, dict[str | None, int]()
@@ -130,6 +130,4 @@ def _in_order_of_calls(messages: list[Message]) -> list[Message]:
     return [messages[number] for number in sorted(range(len(keys)), key=keys.__getitem__)]
 
 
-Messages = Annotated[
-    list[Message], Field(max_length=MAX_MESSAGES), AfterValidator(_in_order_of_calls)
-]
+Messages = Annotated[list[Message], Field(max_length=MAX_MESSAGES), AfterValidator(_sort_by_calls)]

@@ -20,7 +20,7 @@ from tandem.gateway.protocol.fields import (
     Texts,
     TokenIds,
     field_error,
-    quoted,
+    quote,
 )
 from tandem.gateway.protocol.messages import Messages, Parts
 from tandem.gateway.protocol.tools import (
@@ -298,7 +298,7 @@ class ChatRequest(GenerationRequest, TemplateRequest):
             allowed = self.tool_choice.allowed_tools
             names = {tool.function.name for tool in allowed.tools}
             if absent := names - {tool.function.name for tool in self.tools}:
-                name = quoted(min(absent))
+                name = quote(min(absent))
                 raise field_error(
                     "tool_choice", f"tool_choice names '{name}', which isn't in tools"
                 )
@@ -307,7 +307,7 @@ class ChatRequest(GenerationRequest, TemplateRequest):
         if self.must_call and not self.callable_tools:
             missing = "tool_choice needs tools"
             if isinstance(self.tool_choice, NamedToolChoice):
-                name = quoted(self.tool_choice.function.name)
+                name = quote(self.tool_choice.function.name)
                 missing = f"tool_choice names '{name}', which isn't in tools"
             raise field_error("tool_choice", missing)
         if self.top_logprobs and not self.logprobs:

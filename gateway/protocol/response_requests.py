@@ -19,7 +19,7 @@ from tandem.gateway.protocol.fields import (
     field_error,
     text_or_list,
 )
-from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS, text_of
+from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS, join_text
 from tandem.gateway.protocol.tools import MAX_TOOLS, Function, ToolChoiceOf
 
 _STATELESS = "nothing is stored; send the whole conversation as input"
@@ -227,7 +227,7 @@ class ResponseRequest(AdaptedRequest):
             raise field_error("include", message, "unsupported_field")
         return names
 
-    def translated(self) -> dict[str, Any]:
+    def to_chat_fields(self) -> dict[str, Any]:
         text = self.text or TextOptions()
         choice = self.tool_choice
         return {
@@ -248,10 +248,10 @@ class ResponseRequest(AdaptedRequest):
             messages.append({"role": "system", "content": self.instructions})
         for item in self.input:
             if isinstance(item, OutputItem):
-                output = {"tool_call_id": item.call_id, "content": text_of(item.output)}
+                output = {"tool_call_id": item.call_id, "content": join_text(item.output)}
                 messages.append({"role": "tool", **output})
             elif isinstance(item, MessageItem) and item.role != "assistant":
-                messages.append({"role": item.role, "content": text_of(item.content)})
+                messages.append({"role": item.role, "content": join_text(item.content)})
             else:
                 _add_to_turn(messages, item)
         return messages
@@ -268,9 +268,9 @@ def _add_to_turn(
         turn = {"role": "assistant", "content": ""}
         messages.append(turn)
     if isinstance(item, MessageItem):
-        turn["content"] = text_of(item.content)
+        turn["content"] = join_text(item.content)
     elif isinstance(item, CallItem):
         function = {"name": item.name, "arguments": item.arguments}
         turn.setdefault("tool_calls", []).append({"id": item.call_id, "function": function})
     else:
-        turn["reasoning_content"] = text_of(item.content or ())
+        turn["reasoning_content"] = join_text(item.content or ())

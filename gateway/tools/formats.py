@@ -60,7 +60,7 @@ FORMATS = (
 )
 
 
-def format_of(template: str) -> ToolCallFormat | None:
+def detect_format(template: str) -> ToolCallFormat | None:
     """Return the format that a chat template uses, or None if it isn't known."""
     for known in FORMATS:
         if known.mark in template or (known.words and known.words in template):

@@ -12,7 +12,7 @@ from tandem.gateway.errors import bad_request
 from tandem.gateway.guides import lark
 from tandem.gateway.guides.lark import Rules
 from tandem.gateway.guides.structured_outputs import ANY_OBJECT, with_options
-from tandem.gateway.protocol.fields import quoted
+from tandem.gateway.protocol.fields import quote
 from tandem.gateway.protocol.tools import Function, Tool
 from tandem.gateway.tools.formats import ToolCallFormat
 
@@ -62,21 +62,21 @@ class CallGrammar(NamedTuple):
             text = f"/{lark.ANYTHING}/"
             lead = {"lead[lazy]": f"TEXT {lark.literal(begin)}"}
         start = "(TEXT | part)" if self.one_call else "(part* TEXT)"
-        part = f"lead {self._inside}"
+        part = f"lead {self._call_after_mark}"
         return {"start": start, "TEXT": text, **lead, "part": part, **self._call}
 
     @property
     def _all(self) -> str:
         known, each = self.format, "call"
         if known.begin:
-            each = f"{self._marker(known.begin)} {self._inside}"
+            each = f"{self._marker(known.begin)} {self._call_after_mark}"
         more = "" if self.one_call else f"({lark.literal(known.joint)} {each})*"
         head = known.head.format(mark=self._marker(known.mark))
         tail = lark.literal(known.end) if known.end and not known.begin else ""
         return f"{head} {each} {more} {tail}"
 
     @property
-    def _inside(self) -> str:
+    def _call_after_mark(self) -> str:
         """The rule for a call after its start mark."""
         line_end = lark.literal("\n")
         return f"{line_end} call {line_end} {self._marker(self.format.end)}"
@@ -85,7 +85,7 @@ class CallGrammar(NamedTuple):
     def _call(self) -> Rules:
         rules = {}
         for number, function in enumerate(tool.function for tool in self.tools):
-            schema = parameters_of(function) if function.name in self.bound else ANY_OBJECT
+            schema = parameters_schema(function) if function.name in self.bound else ANY_OBJECT
             if self.open_objects:
                 schema = with_options(schema, additional_properties=True)
             name = json.dumps(function.name, ensure_ascii=False)
@@ -97,14 +97,14 @@ class CallGrammar(NamedTuple):
         return lark.marker(text, self.tokens)
 
 
-def parameters_of(function: Function) -> Mapping[str, Any]:
+def parameters_schema(function: Function) -> Mapping[str, Any]:
     """Return the schema of a function's arguments. Raises ApiError if it allows no objects."""
     if function.parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     kinds = function.parameters.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         raise bad_request(
-            f"tools: parameters of '{quoted(function.name)}' must have type object",
+            f"tools: parameters of '{quote(function.name)}' must have type object",
             param="tools",
         )
     schema = {**function.parameters, "type": "object"}
@@ -116,5 +116,5 @@ def check_names(tools: Sequence[Tool]) -> None:
     [(name, count)] = Counter(tool.function.name for tool in tools).most_common(1)
     if count > 1:
         raise bad_request(
-            f"tools has two functions named '{quoted(name)}'; rename one", param="tools"
+            f"tools has two functions named '{quote(name)}'; rename one", param="tools"
         )

@@ -54,7 +54,7 @@ class ObjectEnd:
         self._depth = depth
         self._in_string = False
 
-    def found(self, text: str) -> bool:
+    def find(self, text: str) -> bool:
         """Continue reading. Return whether the object ends, or is broken off, at `at`."""
         for sign in SIGN.finditer(text, self.at):
             self.at = sign.end()
@@ -132,13 +132,13 @@ class ToolCallParser:
         while True:
             yield from self._text_before_call()
             if (yield from self._call()):
-                yield from self._after_call()
+                yield from self._end_call()
 
     def _parse_unmarked(self) -> More[NoReturn]:
         """Parse an answer that consists of calls and text after them, or of text."""
         follows = yield from self._starts_with_call()
         while follows:
-            follows = (yield from self._call()) and (yield from self._after_call())
+            follows = (yield from self._call()) and (yield from self._end_call())
         while True:
             self._new.append(self._held + self._take(len(self._text)))
             self._held = ""
@@ -180,7 +180,7 @@ class ToolCallParser:
         while True:
             self._hold_space()
             head = HEAD.match(self._text)
-            if head or self._text[:1] not in ("", "{") or whole.found(self._text):
+            if head or self._text[:1] not in ("", "{") or whole.find(self._text):
                 break
             self.in_call = bool(self._format.begin or self._text)
             yield
@@ -225,7 +225,7 @@ class ToolCallParser:
         """Consume the arguments, and other keys after them, such as an id."""
         arguments, self.in_call = ObjectEnd(), True
         while self.in_call:
-            self.in_call = not arguments.found(self._text)
+            self.in_call = not arguments.find(self._text)
             if new := self._take(arguments.at):
                 if not self._new:  # the call began in an earlier text
                     self._new.append(CallDelta(self._num_calls - 1))
@@ -237,12 +237,12 @@ class ToolCallParser:
                 yield
         others = ObjectEnd(depth=1)
         self._hold_space()
-        while not self._text or (self._text[0] == "," and not others.found(self._text)):
+        while not self._text or (self._text[0] == "," and not others.find(self._text)):
             yield
             self._hold_space()
         self._take(others.at)
 
-    def _after_call(self) -> More[bool]:
+    def _end_call(self) -> More[bool]:
         """Consume the end mark. Return whether another call follows directly."""
         between, end = self._format.between, self._format.end
         while True:

@@ -146,7 +146,7 @@ class Triton:
         Concurrent calls share one read, because a read blocks the event loop for a while.
         """
         if self._models is None:
-            self._models = asyncio.create_task(self._served())
+            self._models = asyncio.create_task(self._served_models())
         return await asyncio.shield(self._models)
 
     async def generate(
@@ -190,7 +190,7 @@ class Triton:
             await asyncio.wait([s.leave() for s in self._open], timeout=SECONDS_TO_CLOSE)
         await self._connection.close()
 
-    async def _served(self) -> ServedModels:
+    async def _served_models(self) -> ServedModels:
         try:
             index = await self._connection.get_model_repository_index(
                 as_json=True, client_timeout=SECONDS_TO_ANSWER

@@ -15,7 +15,7 @@ from tandem.gateway.answers.tokens import ORIGINS
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.models import ServedModel
-from tandem.gateway.protocol.messages import text_of
+from tandem.gateway.protocol.messages import join_text
 from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
 from tandem.gateway.triton.backend import Inputs, Value
 
@@ -66,7 +66,7 @@ def inputs_for(
         tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,
         tensors.MAX_MATCHING_NGRAM_SIZE: request.max_matching_ngram_size,
         tensors.LOOKUP_POOL: request.lookup_pool,
-        tensors.PREDICTION: text_of(prediction.content) or None if prediction else None,
+        tensors.PREDICTION: join_text(prediction.content) or None if prediction else None,
         tensors.USE_DRAFT_LOGITS: request.use_draft_logits,
         tensors.DRAFT_ACCEPTANCE_THRESHOLD: request.draft_acceptance_threshold,
         tensors.TEMPERATURE: 0.0,
@@ -123,7 +123,7 @@ def client_error(
         r"(?:\binputs? )?'(\w+)'", lambda found: names.get(found[1], found[0]), error.message
     )
     if guide is not None and error.code == "invalid_guide":
-        field, reason = guide.located(message.removeprefix(f"{guide.field}: "))
+        field, reason = guide.locate(message.removeprefix(f"{guide.field}: "))
         message = f"{field}: {reason}"
     return bad_request(message, param=field, code=error.code)
 

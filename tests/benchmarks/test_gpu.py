@@ -6,7 +6,7 @@ import pytest
 import torch
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.figures import FigureLog, TimeBudget
-from benchmarks.inflated.texts import compared, demo_settings, expected_texts
+from benchmarks.inflated.texts import count_differences, demo_settings, expected_texts
 
 
 def test_each_figure_is_written_to_the_file_immediately(tmp_path, capsys):
@@ -25,11 +25,11 @@ def test_output_may_differ_from_the_baseline_only_by_rounding():
     right = list(text.text)
     settings = demo_settings("target", device="cpu", dtype="float32")
     fine = {"texts": 1, "differ": 0, "wrong": 0, "widest_gap": 0.0}
-    assert compared([text], [right], settings) == fine
+    assert count_differences([text], [right], settings) == fine
     other = [*right[:3], (right[3] + 1) % 3000, *right[4:]]
-    found = compared([text, text], [right, other], settings)
+    found = count_differences([text, text], [right, other], settings)
     assert (found["texts"], found["differ"], found["wrong"]) == (2, 1, 1)
-    padding = compared([text], [[4000, *right[1:]]], settings)
+    padding = count_differences([text], [[4000, *right[1:]]], settings)
     assert padding["widest_gap"] == float("inf")
 
 

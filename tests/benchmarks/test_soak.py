@@ -4,8 +4,8 @@ import pytest
 from benchmarks.soak.asking import SoakOutcome
 from benchmarks.soak.clients import _right
 from benchmarks.soak.faults import SECONDS_FELT, FaultInjector, PastFault
-from benchmarks.soak.growth import FEW, MEMORY_MB, growths_of, threads_at_rest
-from benchmarks.soak.processes import Sample, _by_model
+from benchmarks.soak.growth import FEW, MEMORY_MB, measure_growth, threads_at_rest
+from benchmarks.soak.processes import Sample, _sum_by_model
 from benchmarks.soak.questions import Question
 
 QUESTION = Question(("a", "b"), {}, ("right", "too"))
@@ -28,7 +28,7 @@ def samples(memory=lambda n: 100.0, descriptors=lambda n: 5):
 
 
 def grown(measured):
-    return [one.name for one in growths_of(measured) if not one.flat]
+    return [one.name for one in measure_growth(measured) if not one.flat]
 
 
 def left_behind(before, after):
@@ -75,7 +75,7 @@ def test_threads_of_running_requests_are_not_a_leak():
 
 def test_figures_are_summed_over_all_processes_of_a_model():
     names = {1: "triton", 2: "bls_stream", 3: "bls_stream"}
-    assert _by_model(names, lambda pid: 10 * pid) == {"triton": 10, "bls_stream": 50}
+    assert _sum_by_model(names, lambda pid: 10 * pid) == {"triton": 10, "bls_stream": 50}
 
 
 @pytest.mark.parametrize(

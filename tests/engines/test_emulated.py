@@ -106,7 +106,7 @@ def test_drafts_with_logits_keep_the_targets_distribution(warp):
             counts[answer.tokens[0]] += 1
         assert answer.last.usage.accepted_tokens == known
         p = np.zeros(VOCAB)
-        warped = row.warped(sampled(**warp))
+        warped = row.apply_sampling(sampled(**warp))
         p[warped.tokens] = warped.probabilities
         assert fits(counts, p)
 

@@ -51,7 +51,7 @@ def test_allowed_tokens_keep_their_relative_probabilities(warp):
     target, row = emulated(alpha=0.3), row_after(IDS, alpha=0.3)
     ranks = [1, 2, 5, 8, 9, 12]
     legal, p = row.tokens[ranks], row.probabilities[ranks]
-    warped = Row(legal, p / p.sum()).warped(SamplingParams(**{"temperature": 1.0, **warp}))
+    warped = Row(legal, p / p.sum()).apply_sampling(SamplingParams(**{"temperature": 1.0, **warp}))
     expected = np.zeros(VOCAB)
     expected[warped.tokens] = warped.probabilities
     assert fits(counted(target, IDS, [*legal, *others(IDS)], **warp), expected)

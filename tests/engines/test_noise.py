@@ -6,8 +6,8 @@ import torch
 from scipy.special import kolmogorov
 
 from tandem.engines import noise
-from tandem.engines.noise import Purpose, exponentials, key_of, uniform
-from tandem.engines.torch.noise import exponentials_of, keys_on
+from tandem.engines.noise import Purpose, exponentials, hash_key, uniform
+from tandem.engines.torch.noise import exponentials_for_keys, keys_on
 
 KEYS = [(seed, position) for seed in range(40) for position in range(50)]
 
@@ -15,7 +15,7 @@ KEYS = [(seed, position) for seed in range(40) for position in range(50)]
 def test_the_bits_follow_splitmix64():
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert noise._bits(1234567, 3).tolist() == published
-    assert [noise.mixed(1234567 + n * noise.STEP) for n in (1, 2, 3)] == published
+    assert [noise.mix_bits(1234567 + n * noise.STEP) for n in (1, 2, 3)] == published
 
 
 def are_uniform(numbers) -> bool:
@@ -61,9 +61,9 @@ def test_noise_is_never_zero(monkeypatch):
 
 def test_the_device_generates_the_same_noise_as_the_host():
     seeds = (0, 1, 5, 2**64 - 1, 2**63)
-    keys = keys_on(torch.device("cpu"), [key_of(seed, 7, Purpose.SAMPLE) for seed in seeds])
-    found = exponentials_of(keys, 5000)
+    keys = keys_on(torch.device("cpu"), [hash_key(seed, 7, Purpose.SAMPLE) for seed in seeds])
+    found = exponentials_for_keys(keys, 5000)
     want = [exponentials(seed, 7, Purpose.SAMPLE, 5000) for seed in seeds]
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), np.stack(want), rtol=2e-7)
-    assert float(exponentials_of(torch.tensor([0]), 131).min()) > 0
+    assert float(exponentials_for_keys(torch.tensor([0]), 131).min()) > 0

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tandem.engines.errors import LoadError
 from tandem.engines.torch.attention import Segment
 from tandem.engines.torch.contiguous_kv_cache import KVShape
-from tandem.engines.torch.paged.attention import PagedStep, fault_of, gathered
-from tandem.engines.torch.paged.batch import PagedRow, unpadded
+from tandem.engines.torch.paged.attention import PagedStep, attend_gathered, find_fault
+from tandem.engines.torch.paged.batch import PagedRow, make_batch
 from tandem.engines.torch.paged.page_pool import PADDING, PagePool
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 
@@ -149,9 +149,9 @@ def test_each_row_attends_only_to_its_own_pages(rows, window):
     generator = torch.Generator().manual_seed(1)
     pool.memory.normal_(generator=generator)
     tokens = sum(row.new for row in rows)
-    batch = unpadded(np.arange(tokens), rows, PAGE, torch.device("cpu"))
+    batch = make_batch(np.arange(tokens), rows, PAGE, torch.device("cpu"))
     query = torch.randn(tokens, 4, 4, generator=generator)
-    got = gathered(query, *pool.layer(0), PagedStep(batch, pool, gathered), window)
+    got = attend_gathered(query, *pool.layer(0), PagedStep(batch, pool, attend_gathered), window)
     torch.testing.assert_close(got, naive(query, *pool.layer(0), rows, window))
 
 
@@ -160,17 +160,17 @@ def missing(*_):
 
 
 def loses_rows(*given):
-    out = gathered(*given)
+    out = attend_gathered(*given)
     out[1:] = 0
     return out
 
 
 def sees_all(query, keys, values, step, _window):
-    return gathered(query, keys, values, step, None)
+    return attend_gathered(query, keys, values, step, None)
 
 
 def nearly_right(*given):
-    return gathered(*given) + 1e-4
+    return attend_gathered(*given) + 1e-4
 
 
 WRONG = "its output differs by"
@@ -185,11 +185,11 @@ WRONG = "its output differs by"
         (sees_all, {None}, None),
         (sees_all, {4096}, WRONG),
         (sees_all, {None, 2}, WRONG),
-        (gathered, {4096}, None),
+        (attend_gathered, {4096}, None),
     ],
 )
 def test_an_attention_implementation_that_fails_or_is_wrong_is_detected(attention, windows, fault):
-    found = fault_of(attention, PagePool(SHAPE, 8, PAGE), 4, windows)
+    found = find_fault(attention, PagePool(SHAPE, 8, PAGE), 4, windows)
     assert found == fault or ((found or "").startswith(WRONG) and fault == WRONG)
 
 

@@ -55,9 +55,9 @@ class Watched(Played):
 
 @pytest.fixture
 def ledger(monkeypatch):
-    made = Ledger(noise.key_of)
+    made = Ledger(noise.hash_key)
     for module in (noise, step_sampler, sampling):
-        monkeypatch.setattr(module, "key_of", made)
+        monkeypatch.setattr(module, "hash_key", made)
     return made
 
 

@@ -47,11 +47,11 @@ def test_tensors_of_a_call_for_branches_are_decoded():
     )
     assert call.branches
     assert call.branch_counts.tolist() == [3, 0, 1]
-    plain = call.plain(2)
+    plain = call.plain_call(2)
     assert not plain.branches
     assert plain.max_new_tokens == 6
     assert plain.sampling.min_tokens == 0
-    assert call.plain(0).sampling.min_tokens == 1
+    assert call.plain_call(0).sampling.min_tokens == 1
     assert not request().branches
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from engine_harness import VOCAB, prompt
 
-from tandem.engines.noise import Purpose, exponentials, key_of, uniform
+from tandem.engines.noise import Purpose, exponentials, hash_key, uniform
 from tandem.engines.request import SamplingParams
 from tandem.engines.torch.noise import keys_on
 from tandem.engines.torch.verification import (
@@ -120,7 +120,7 @@ def test_verifying_draft_tokens_at_once_gives_the_same_result_as_one_by_one(thre
         purposes = [Purpose.RESIDUAL] * 3 + [Purpose.SAMPLE]
         keys = [(seed, 20 + i, purpose) for i, purpose in enumerate(purposes)]
         u = [threshold or uniform(seed, 20 + i, Purpose.ACCEPT) for i in range(3)]
-        on_device = keys_on(p.device, [key_of(*key) for key in keys])
+        on_device = keys_on(p.device, [hash_key(*key) for key in keys])
         proposal = Proposal(drafts, q, torch.tensor(u, dtype=torch.float64), on_device)
         want = one_by_one(drafts.tolist(), p, q, u, keys)
         assert verify_probabilities(p, proposal).tolist() == want + [REJECTED] * (4 - len(want))

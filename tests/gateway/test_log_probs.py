@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, processors
 
 from tandem.contract import entry
 from tandem.gateway.answers import writer
-from tandem.gateway.answers.log_probs import rated_tokens, shown
+from tandem.gateway.answers.log_probs import tokens_with_log_probs, visible_text
 from tandem.gateway.answers.state import AnswerState, EncodedPrompt
 from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.protocol.requests import CompletionRequest
@@ -207,7 +207,7 @@ def test_joined_tokens_equal_the_text_for_any_stops_and_chunks(text, stops, acce
     for arrived in (chunks, [joined(chunks)]):
         rows = rows_of(tokenizer, arrived, stop=stops)
         text = "".join(chunk.text for chunk in arrived)
-        assert b"".join(shown(tokenizer, row)[1] for row in rows) == text.encode()
+        assert b"".join(visible_text(tokenizer, row)[1] for row in rows) == text.encode()
         assert all(row.offset < len(text) for row in rows)
         assert [row.log_prob for row in rows] == [float(at) for at in range(len(rows))]
 
@@ -224,7 +224,7 @@ def test_joined_tokens_of_an_echo_and_its_answer_equal_the_text(text, stops, cut
     rows = rows_of(tokenizer, (first, *later), prompt, echo, stop=stops)
     whole = echo + "".join(chunk.text for chunk in (first, *later))
     if len(rows) > len(prompt):
-        assert b"".join(shown(tokenizer, row)[1] for row in rows) == whole.encode()
+        assert b"".join(visible_text(tokenizer, row)[1] for row in rows) == whole.encode()
     assert all(row.offset <= len(echo) for row in rows[: len(prompt)])
     assert all(row.offset < len(whole) for row in rows[len(prompt) :])
 
@@ -236,7 +236,7 @@ def rows_of(tokenizer, chunks, prompt=(), echo="", stop=()):
     return [
         row
         for chunk in chunks
-        for row in rated_tokens(tokenizer, body, answer, answer.delta(chunk))
+        for row in tokens_with_log_probs(tokenizer, body, answer, answer.delta(chunk))
     ]
 
 
@@ -354,7 +354,7 @@ async def test_tokens_with_part_of_a_character_are_reported_as_bytes(ask, triton
 async def test_large_log_prob_responses_use_another_thread(post, triton, monkeypatch, stream):
     """On the thread of the event loop, they would delay other streams."""
     threads = []
-    completed, json_bytes = TokenTexts.completed, writer.json_bytes
+    completed, json_bytes = TokenTexts.complete, writer.json_bytes
 
     def noted(work):
         def noting(*given):
@@ -363,7 +363,7 @@ async def test_large_log_prob_responses_use_another_thread(post, triton, monkeyp
 
         return noting
 
-    monkeypatch.setattr(TokenTexts, "completed", noted(completed))
+    monkeypatch.setattr(TokenTexts, "complete", noted(completed))
     monkeypatch.setattr(writer, "json_bytes", noted(json_bytes))
     triton.script = lambda _: [ANSWER]
     body = {"prompt": PROMPT, "logprobs": 2, "echo": True, "stream": stream}

@@ -227,7 +227,7 @@ async def test_unsupported_fields_are_accepted_with_neutral_values(client):
         (
             {"prompt": ["a"] * 65, "n": 2},
             "prompt",
-            "prompt has 65 items and n is 2; the limit of both multiplied is 128",
+            "prompt has 65 items and n is 2; their product must be at most 128",
         ),
         ({"stream_options": {}}, "stream_options", "needs stream to be true"),
         (

@@ -40,7 +40,7 @@ def test_only_requests_over_the_limit_are_rejected(emulated):
     prompts = PROMPTS[: RUNNING + QUEUE + rejected]
     expected = controls(emulated, prompts)
     with Crowd(emulated, len(prompts)) as crowd:
-        with emulated.faults.of("target", "hold"):
+        with emulated.faults.inject("target", "hold"):
             asked = crowd.ask(prompts)
             assert eventually(lambda: sum(future.done() for future in asked) == rejected)
             assert eventually(lambda: waiting(emulated) == QUEUE and running(emulated) == RUNNING)
@@ -53,7 +53,7 @@ def test_only_requests_over_the_limit_are_rejected(emulated):
 
 
 def test_a_waiting_request_ends_at_its_timeout(emulated):
-    with Crowd(emulated, RUNNING + 1) as crowd, emulated.faults.of("target", "hold"):
+    with Crowd(emulated, RUNNING + 1) as crowd, emulated.faults.inject("target", "hold"):
         held = crowd.ask(PROMPTS[:RUNNING])
         assert eventually(lambda: running(emulated) == RUNNING)
         assert ask(emulated, PROMPTS[-1], timeout=200_000).error == TIMED_OUT
@@ -64,7 +64,7 @@ def test_a_waiting_request_ends_at_its_timeout(emulated):
 
 def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
     present = RUNNING + QUEUE
-    with Crowd(emulated, present) as crowd, emulated.faults.of("preprocessing", "hold"):
+    with Crowd(emulated, present) as crowd, emulated.faults.inject("preprocessing", "hold"):
         asked = crowd.ask([f"prompt {n}" for n in range(present)])
         assert eventually(lambda: waiting(emulated) == present)
         line = refusal(emulated, "bls", "one more", max_tokens=4)
@@ -77,7 +77,7 @@ def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
 def test_requests_waiting_for_the_tokenizer_can_time_out_or_be_cancelled(emulated):
     waits = TOKENIZER_CALLS + 1
     values = {"max_tokens": 4, "end_id": -1}
-    with Crowd(emulated, waits) as crowd, emulated.faults.of("preprocessing", "hold"):
+    with Crowd(emulated, waits) as crowd, emulated.faults.inject("preprocessing", "hold"):
         held = crowd.ask(PROMPTS[:waits])
         assert eventually(lambda: waiting(emulated) == waits)
         assert ask(emulated, "late", timeout=200_000).error == TIMED_OUT
@@ -116,7 +116,7 @@ def test_queued_requests_get_correct_answers_with_little_recomputation(small):
     change = Change(small)
     before = computed(small)
     with Crowd(small, len(prompts)) as crowd:
-        with small.faults.of("target", "hold"):
+        with small.faults.inject("target", "hold"):
             asked = crowd.ask(prompts)
             assert eventually(lambda: sum(future.done() for future in asked) == rejected)
             assert eventually(lambda: waiting(small) == LONG_QUEUE and running(small) == RUNNING)
@@ -151,7 +151,7 @@ def test_waiting_requests_start_in_order_of_arrival(small):
         *_, last = stream(small, prompt, outputs=outputs, **asked)
         return int(last.number(FIRST_SCHEDULED_TIME_NS))
 
-    with Crowd(small, 9) as crowd, small.faults.of("target", "hold"):
+    with Crowd(small, 9) as crowd, small.faults.inject("target", "hold"):
         asked = []
         for number, prompt in enumerate(PROMPTS[:9]):
             length = 450 if number % 3 == 0 else 24

@@ -25,7 +25,7 @@ def baseline(emulated):
 @pytest.fixture
 def in_time(emulated):
     """A server whose draft engine finishes its branches before the target responds."""
-    with emulated.faults.of("target", "slow"):
+    with emulated.faults.inject("target", "slow"):
         yield emulated
 
 

@@ -171,7 +171,7 @@ def test_the_generate_endpoint_has_the_right_error_status(server, path, body, li
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_full_server_is_reported_as_unavailable(full, gateway, entry, capsys):
-    with full.faults.of("target", "hold"), streaming(full, "x", max_tokens=4):
+    with full.faults.inject("target", "hold"), streaming(full, "x", max_tokens=4):
         assert eventually(lambda: total(full, "tandem_requests_running") == 1)
         for status, line in everywhere(full, entry):
             assert status in ("UNAVAILABLE", "503")
@@ -186,7 +186,7 @@ def test_a_full_server_is_reported_as_unavailable(full, gateway, entry, capsys):
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_an_engine_that_shuts_down_is_reported_as_unavailable(full, gateway, entry):
-    with full.faults.of("target", "leave"):
+    with full.faults.inject("target", "leave"):
         for status, line in everywhere(full, entry, **ALONE):
             assert status in ("UNAVAILABLE", "503")
             assert line.startswith("model_unavailable: model 'target' failed: ")
@@ -199,14 +199,14 @@ def test_an_engine_that_shuts_down_is_reported_as_unavailable(full, gateway, ent
 def test_a_request_timeout_is_reported_as_an_internal_error(full, entry):
     line = "deadline_exceeded: the request exceeded its timeout of 0.2 s"
     for request, status in zip(requests(entry, timeout=200_000), ("INTERNAL", "500"), strict=False):
-        with full.faults.of("target", "hold"):
+        with full.faults.inject("target", "hold"):
             assert send(full, request) == (status, line)
         assert eventually(lambda: is_at_rest(full))
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_target_failure_is_reported_as_an_internal_error(full, entry):
-    with full.faults.of("target", "raise"):
+    with full.faults.inject("target", "raise"):
         for status, line in everywhere(full, entry, **ALONE):
             assert status in ("INTERNAL", "500")
             assert line.startswith("model 'target' failed: ")

@@ -11,7 +11,7 @@ from functools import wraps
 
 import pytest
 import tritonclient.grpc as client
-from benchmarks.soak.processes import is_at_rest, process_of
+from benchmarks.soak.processes import is_at_rest, stub_pid
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from entries import OUTPUTS, ask_one, chunks_from, inputs, joined, streaming
 from live_triton import eventually
@@ -91,7 +91,7 @@ def test_answers_continue_without_drafts_if_the_draft_engine_is_killed(fallible)
         expected = controls(server, PROMPTS, max_tokens=LONG)
         streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead="true")
         crowd.wait_until_all_talk()
-        os.kill(process_of(server, "draft"), signal.SIGKILL)
+        os.kill(stub_pid(server, "draft"), signal.SIGKILL)
         answers = answers_of_living(streams)
         assert wrong(answers, expected) == []
         assert all(answer.draft_tokens > 0 for answer in answers)
@@ -111,7 +111,7 @@ def test_requests_end_at_their_timeout_if_the_target_is_killed(fallible):
     with fallible(timeouts=TIMEOUTS, step_ms=STEP_MS) as server, Crowd(server, 4) as crowd:
         streams = crowd.ask(PROMPTS[:4], max_tokens=4 * LONG)
         crowd.wait_until_all_talk()
-        os.kill(process_of(server, "target"), signal.SIGKILL)
+        os.kill(stub_pid(server, "target"), signal.SIGKILL)
         # If Triton doesn't notice that a stub is dead, the call ends at its timeout.
         unavailable, late = (
             f"model_{reason}: model 'target' failed: " for reason in ("unavailable", "timeout")
@@ -123,7 +123,7 @@ def test_requests_end_at_their_timeout_if_the_target_is_killed(fallible):
 
 
 def test_answers_continue_during_a_draft_failure_and_drafts_resume_afterward(healthy, long_answers):
-    with healthy.faults.of("draft", "raise"), Crowd(healthy, 8) as crowd:
+    with healthy.faults.inject("draft", "raise"), Crowd(healthy, 8) as crowd:
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
     assert not any(answer.draft_tokens for answer in answers)
@@ -134,13 +134,13 @@ def test_answers_continue_while_the_draft_engine_hangs(healthy, long_answers):
     with Crowd(healthy, 8) as crowd:
         streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead="true")
         crowd.wait_until_all_talk()
-        with healthy.faults.of("draft", "hold"):
+        with healthy.faults.inject("draft", "hold"):
             assert wrong(answers_of(streams), long_answers) == []
 
 
 @pytest.mark.heavy
 def test_a_request_fails_with_a_one_line_error_at_the_profiles_timeout(fallible):
-    with fallible(timeouts={"request": 1.0}) as server, server.faults.of("target", "late"):
+    with fallible(timeouts={"request": 1.0}) as server, server.faults.inject("target", "late"):
         answer = ask(server, "x = 1", max_tokens=LONG)
         assert answer.error == "deadline_exceeded: the request exceeded its timeout of 1 s"
         assert eventually(lambda: is_at_rest(server))
@@ -148,7 +148,7 @@ def test_a_request_fails_with_a_one_line_error_at_the_profiles_timeout(fallible)
 
 def test_a_single_target_failure_fails_only_one_request(healthy, long_answers):
     # The target is late until the fault begins, so no request can end before that.
-    with Crowd(healthy, 8) as crowd, healthy.faults.of("target", "late"):
+    with Crowd(healthy, 8) as crowd, healthy.faults.inject("target", "late"):
         streams = crowd.ask(PROMPTS, max_tokens=LONG)
         crowd.wait_until_all_talk()
         healthy.faults.begin("target", "raise once")
@@ -171,20 +171,20 @@ def test_a_request_lost_by_the_target_ends_at_the_engine_timeout(healthy, long_a
 
 
 def test_a_timed_out_request_frees_its_slot_while_the_target_hangs(healthy):
-    with healthy.faults.of("target", "hold"):
+    with healthy.faults.inject("target", "hold"):
         assert "exceeded its timeout of 0.5 s" in ask(healthy, "x = 1", timeout=500_000).error
         assert eventually(lambda: is_at_rest(healthy))
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
 def test_a_failed_tokenizer_is_reported_in_one_line(healthy, model):
-    with healthy.faults.of(model, "raise"):
+    with healthy.faults.inject(model, "raise"):
         assert_one_line(ask(healthy, "x = 1").error, f"model '{model}' failed: ")
 
 
 @pytest.mark.parametrize("model", first_of("preprocessing", "postprocessing"))
 def test_a_request_ends_at_its_timeout_if_a_tokenizer_hangs(healthy, model):
-    with healthy.faults.of(model, "hold"):
+    with healthy.faults.inject(model, "hold"):
         line = f"model_timeout: model '{model}' failed: no response within 3 s"
         assert_one_line(ask(healthy, "x = 1", model="bls").error, line)
 
@@ -193,10 +193,10 @@ def test_the_target_stops_if_detokenizing_a_long_answer_fails(healthy):
     settle(healthy)
     before = computed(healthy)
     # The target is late until the fault begins, so the answer can't end before that.
-    with Crowd(healthy, 1) as crowd, healthy.faults.of("target", "late"):
+    with Crowd(healthy, 1) as crowd, healthy.faults.inject("target", "late"):
         [stream] = crowd.ask(["x = 1"], max_tokens=2 * LONG, drafter="none")
         crowd.wait_until_all_talk()
-        with healthy.faults.of("postprocessing", "raise"):
+        with healthy.faults.inject("postprocessing", "raise"):
             [answer] = answers_of([stream])
     assert_one_line(answer.error, "model 'postprocessing' failed")
     assert computed(healthy) - before < 2 * LONG
@@ -210,7 +210,7 @@ def test_clients_that_leave_during_long_steps_are_not_counted_as_faults(fallible
         fallible(timeouts={"target": 30.0}, admission={"max_requests": room}) as server,
         Crowd(server, room + 1) as crowd,
     ):
-        with server.faults.of("target", "hold"):
+        with server.faults.inject("target", "hold"):
             for answer in answers_of(crowd.ask(["x"] * room, drafter="none", timeout=300_000)):
                 assert "exceeded its timeout of 0.3 s" in answer.error
             [other] = crowd.ask(["x"], drafter="none")
@@ -224,7 +224,7 @@ def test_clients_that_leave_during_long_steps_are_not_counted_as_faults(fallible
 @contextmanager
 def no_more_shared_memory(server, model):
     """Prevent a model's process from allocating more shared memory."""
-    pid = process_of(server, model)
+    pid = stub_pid(server, model)
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))
     try:

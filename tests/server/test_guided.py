@@ -26,7 +26,7 @@ DRAFTERS = ("none", "draft_model", "prompt_lookup", "hybrid")
 AT_ONCE = 16
 # First seeds of the random schemas.
 SEEDS = {"emulated": 50_000, "server": 60_000}
-LEAST_ENDED = {"emulated": 0.825, "server": 0.7}  # minimum share of complete answers
+MIN_ENDED = {"emulated": 0.825, "server": 0.7}  # minimum share of complete answers
 PERSON = {
     "type": "object",
     "properties": {
@@ -101,7 +101,7 @@ def test_every_complete_guided_answer_is_valid(served, count, request):
     cut = [answer for answer in answers if answer.finish_reason == "length"]
     assert all(len(answer.ids) == 150 for answer in cut)
     assert len(ended) + len(cut) == len(answers)
-    assert len(ended) >= LEAST_ENDED[served] * count
+    assert len(ended) >= MIN_ENDED[served] * count
     wrong = [complaint(schema_of(seed), text) for seed, text in ended.items()]
     assert not any(wrong), [why for why in wrong if why][:5]
 

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from tandem.contract import entry as tensors
 from tandem.contract.forwarding import fresh_forwarded
 from tandem.tools.errors import TandemError
-from tandem.tools.triton.supervisor import names_of
+from tandem.tools.triton.supervisor import process_names
 
 from .conftest import emulated_zero, serving
 
@@ -67,7 +67,7 @@ def test_a_request_from_before_a_reload_can_still_be_stopped(server):
                 assert list(nothing) == []
             with pytest.raises(InferenceServerException, match="cancelled"):
                 list(answers)
-        assert eventually(lambda: names_of(server.processes).count("bls_stream") == 2)
+        assert eventually(lambda: process_names(server.processes).count("bls_stream") == 2)
 
 
 def test_both_loops_serve_and_their_counters_add_up(server):
@@ -116,7 +116,7 @@ def test_slots_of_a_dead_loop_become_available_to_the_other(fallible):
     admission = {"max_requests": 2, "max_queue": 0}
     for _ in range(5):
         with fallible(instances=2, admission=admission) as server, Crowd(server, 2) as crowd:
-            with server.faults.of("target", "hold"):
+            with server.faults.inject("target", "hold"):
                 for number, prompt in enumerate(["x", "y"]):  # in sequence: one request per loop
                     crowd.ask([prompt], timeout=60_000_000)
                     assert eventually(lambda s=server, n=number: running(s) == n + 1)

@@ -90,7 +90,7 @@ def ask(server):
 
 @pytest.mark.heavy
 def test_a_start_is_repeated_if_an_engine_pauses_while_it_loads(tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "SECONDS_UNNOTICED", 1.0)
+    monkeypatch.setattr(servers, "LOAD_NOTICE_TIMEOUT", 1.0)
     first = tmp_path / "first start"
     first.touch()
     write_model(tmp_path / "models", "echo", initialize=PAUSE.format(first=str(first)))

@@ -29,7 +29,7 @@ RESPONSE_MS = 60  # longer than a step, so that Triton is sending a response mos
 LEAVE_AFTER = [0.03, 0.04, 0.05, 0.06]  # seconds after a chunk, during the next response
 LONG = {"max_tokens": 400, "end_id": -1, "drafter": "none", "stream": True}
 TIMES = 3
-MOST_TIMES = 5
+MAX_TIMES = 5
 UNTAKEN = "tandem_oldest_untaken_response_seconds"
 
 
@@ -99,7 +99,7 @@ def test_disconnected_gateway_clients_do_not_hang_other_streams(slow):
 
 def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
     server, gateway = slow
-    for seconds in LEAVE_AFTER * MOST_TIMES:
+    for seconds in LEAVE_AFTER * MAX_TIMES:
         asyncio.run(cancel_a_stream(server, seconds))
         if status(f"{gateway}/health") == 503 and eventually(lambda: total(server, UNTAKEN) >= 2):
             break  # a slow stream still receives every response
@@ -108,7 +108,7 @@ def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
     assert status(f"{gateway}/health") == 503
     with client.InferenceServerClient(server.grpc_url) as connection:
         assert connection.is_server_ready()  # Triton doesn't report the hang
-    monkeypatch.setattr("tandem.tools.triton.server.SECONDS_UNTAKEN", 1.0)
+    monkeypatch.setattr("tandem.tools.triton.server.HUNG_STREAM_TIMEOUT", 1.0)
     with pytest.raises(TandemError, match="gRPC streams hang: Triton hasn't taken a response"):
         server.wait()
     server.log.path.unlink()

@@ -18,7 +18,7 @@ from tandem.contract.model_parameters import decode
 from tandem.engines.emulated.engine import MS, EmulatedEngine
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.engine import Engine
-from tandem.engines.load import of_its_kind
+from tandem.engines.load import without_common_parameters
 from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.engines.base import EnginePlan
@@ -107,4 +107,4 @@ def run(row: PublishedPair, answers: int) -> float:
 
 def _settings_of(planned: EnginePlan) -> EmulatedSettings:
     given = {name: {"string_value": value} for name, value in planned.parameters.items()}
-    return decode(EmulatedSettings, of_its_kind({"parameters": given}))
+    return decode(EmulatedSettings, without_common_parameters({"parameters": given}))

@@ -18,10 +18,10 @@ from tandem.tools.benchmark.measured_server import MeasuredServer
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file
 from tandem.tools.benchmark.statistics import Measurement, Spread
-from tandem.tools.benchmark.variant import BASELINE, Variant, variants_of
+from tandem.tools.benchmark.variant import BASELINE, Variant, make_variants
 from tandem.tools.client.answer import Answer, Answers, AnswerTotals
 from tandem.tools.commands.bench import chosen_variants
-from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.command_line import make_parser
 from tandem.tools.commands.options import write_json
 from tandem.tools.errors import TandemError
 
@@ -29,7 +29,7 @@ DRAFTS = Variant("draft_model", 4)
 
 
 def options(*arguments):
-    return parser_of("bench").read(arguments)
+    return make_parser("bench").read(arguments)
 
 
 def answer(seconds, engine_seconds, **more):
@@ -129,7 +129,7 @@ def test_outputs_that_differ_from_the_baseline_are_counted():
 
 def test_only_meaningful_combinations_are_measured():
     kinds = [DRAFT_MODEL, PROMPT_LOOKUP, HYBRID]
-    variants = variants_of(kinds, [4, AUTO], [None], use_draft_logits=False)
+    variants = make_variants(kinds, [4, AUTO], [None], use_draft_logits=False)
     assert list(map(str, variants)) == [
         "none",
         "draft_model 4",
@@ -139,11 +139,11 @@ def test_only_meaningful_combinations_are_measured():
         "hybrid auto",
     ]
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        variants_of([PROMPT_LOOKUP], [AUTO], [None], use_draft_logits=False)
+        make_variants([PROMPT_LOOKUP], [AUTO], [None], use_draft_logits=False)
 
 
 def test_drafting_ahead_is_measured_only_for_draft_models():
-    variants = variants_of(
+    variants = make_variants(
         [DRAFT_MODEL, PROMPT_LOOKUP], [4], ["true", "false"], use_draft_logits=False
     )
     assert list(map(str, variants)) == [

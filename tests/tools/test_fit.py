@@ -57,7 +57,7 @@ def test_kv_caches_are_sized_to_fill_the_free_memory(planned, monkeypatch, free,
 
 def test_an_unpaged_cache_takes_twice_the_memory_on_a_gpu(planned):
     def token_bytes(deployment, *, on_gpu):
-        return fit.needs_of(deployment, COUNTS, on_gpu=on_gpu)["target"].token_bytes
+        return fit.estimate_needs(deployment, COUNTS, on_gpu=on_gpu)["target"].token_bytes
 
     on_cpu = token_bytes(planned, on_gpu=False)
     assert token_bytes(planned, on_gpu=True) == on_cpu // 2 * 2
@@ -69,7 +69,7 @@ def test_an_unpaged_cache_takes_twice_the_memory_on_a_gpu(planned):
 
 def test_part_of_the_gpu_memory_is_left_free(monkeypatch):
     for numbers, free in (([70, 100], 60), ([5, 100], 0), ([], None)):
-        monkeypatch.setattr(machine, "_asked", lambda _, numbers=numbers: numbers)
+        monkeypatch.setattr(machine, "_ask_torch", lambda _, numbers=numbers: numbers)
         assert machine.free_gpu_memory(0.9) == free
         assert machine.count_gpus() == (numbers[0] if numbers else 0)
 

@@ -8,11 +8,11 @@ import pytest
 from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.commands import generate
-from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.command_line import make_parser
 
 
 def parse(*arguments):
-    return parser_of("generate").read(arguments)
+    return make_parser("generate").read(arguments)
 
 
 def test_only_options_that_are_set_are_sent():
@@ -20,7 +20,7 @@ def test_only_options_that_are_set_are_sent():
         *("x", "--drafter", "none", "--top-k", "3", "--temperature", "0.5", "--seed", "9"),
         *("--stop", "a", "--stop", "b", "--no-use-draft-logits"),
     )
-    assert generate.inputs_of(options) == {
+    assert generate.inputs_from_options(options) == {
         entry.DRAFTER: "none",
         entry.TOP_K: 3,
         entry.TEMPERATURE: 0.5,
@@ -28,7 +28,7 @@ def test_only_options_that_are_set_are_sent():
         entry.STOP_WORDS: ["a", "b"],
         entry.USE_DRAFT_LOGITS: False,
     }
-    assert generate.inputs_of(parse("x")) == {}
+    assert generate.inputs_from_options(parse("x")) == {}
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,16 @@ def test_a_schema_file_is_sent_unchanged(tmp_path, monkeypatch):
         entry.GUIDED_DECODING_GUIDE_TYPE: "json_schema",
         entry.GUIDED_DECODING_GUIDE: schema,
     }
-    assert generate.inputs_of(parse("x", "--json-schema", str(tmp_path / "a.json"))) == sent
+    assert (
+        generate.inputs_from_options(parse("x", "--json-schema", str(tmp_path / "a.json"))) == sent
+    )
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(schema.encode())))
-    assert generate.inputs_of(parse("x", "--json-schema", "-")) == sent
-    assert generate.inputs_of(parse("x", "--regex", "a*")) == {
+    assert generate.inputs_from_options(parse("x", "--json-schema", "-")) == sent
+    assert generate.inputs_from_options(parse("x", "--regex", "a*")) == {
         entry.GUIDED_DECODING_GUIDE_TYPE: "regex",
         entry.GUIDED_DECODING_GUIDE: "a*",
     }
-    assert generate.inputs_of(parse("x")) == {}
+    assert generate.inputs_from_options(parse("x")) == {}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def converted(cache, file):
-    return gguf_module.converted(file)
+    return gguf_module.convert_gguf(file)
 
 
 def refusal(call):
@@ -65,7 +65,7 @@ def test_converted_weights_equal_the_gguf_file(file, converted):
 
 def test_a_file_is_converted_only_once(file, converted, monkeypatch):
     monkeypatch.setattr(gguf_module, "_dequantize", lambda *_: pytest.fail("it was there"))
-    assert gguf_module.converted(file) == converted
+    assert gguf_module.convert_gguf(file) == converted
 
 
 def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monkeypatch):
@@ -79,7 +79,7 @@ def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monk
     before = (converted / "source.json").read_text()
     facts = file.stat()
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
-    assert gguf_module.converted(file) == converted
+    assert gguf_module.convert_gguf(file) == converted
     assert len(made) == 1
     assert (converted / "source.json").read_text() != before
     assert sorted(path.name for path in cache.iterdir()) == [

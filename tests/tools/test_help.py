@@ -7,7 +7,7 @@ from importlib import metadata
 import pytest
 
 from tandem.tools import cli as command
-from tandem.tools.commands.command_line import COMMANDS, parser_of
+from tandem.tools.commands.command_line import COMMANDS, make_parser
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
@@ -36,4 +36,4 @@ def test_help_has_a_description_and_valid_examples(name, capsys):
     for example in map(str.strip, examples.splitlines()):
         program, said, *arguments = shlex.split(re.split(r" [<>|] ", example)[0])
         assert (program, said) == ("tandem", name)
-        parser_of(name).read(arguments)
+        make_parser(name).read(arguments)

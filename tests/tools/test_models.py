@@ -11,7 +11,7 @@ import pytest
 from checkpoints import write_empty, write_tokenizer
 from hub import hub
 
-from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.command_line import make_parser
 from tandem.tools.commands.deployment_options import chosen_deployment
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
@@ -224,7 +224,7 @@ def test_models_too_large_for_memory_are_rejected_before_the_download(served, mo
 
 
 def options_of(*arguments):
-    return parser_of("render").read([*arguments, "--output", "o"])
+    return make_parser("render").read([*arguments, "--output", "o"])
 
 
 def test_commands_accept_a_model_name(served, checkpoint, tmp_path):

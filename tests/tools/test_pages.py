@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tandem.bls.metrics.names import OLDEST_DELIVERY
-from tandem.tools.triton.pages import are_found, oldest_untaken
+from tandem.tools.triton.pages import all_exist, oldest_pending_response
 
 PAGE = (
     f"# HELP {OLDEST_DELIVERY} seconds\n"
@@ -37,20 +37,20 @@ def serving(page, *, more_bytes=0):
 def test_pages_are_read_without_a_proxy(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with serving(PAGE) as port:
-        assert oldest_untaken("127.0.0.1", port) == 40
+        assert oldest_pending_response("127.0.0.1", port) == 40
 
 
 def test_an_incomplete_metrics_page_counts_as_0():
     with serving(PAGE, more_bytes=1) as port:
-        assert oldest_untaken("127.0.0.1", port) == 0
+        assert oldest_pending_response("127.0.0.1", port) == 0
 
 
 def test_pages_are_found_only_if_all_of_them_exist():
     with serving(PAGE) as port:
-        assert are_found("127.0.0.1", port, "/metrics", "/v2/health/ready")
-        assert not are_found("127.0.0.1", port, "/metrics", "/v2/models/none/ready")
-    assert not are_found("127.0.0.1", 9, "/metrics")
+        assert all_exist("127.0.0.1", port, "/metrics", "/v2/health/ready")
+        assert not all_exist("127.0.0.1", port, "/metrics", "/v2/models/none/ready")
+    assert not all_exist("127.0.0.1", 9, "/metrics")
 
 
 def test_a_stopped_server_counts_as_0():
-    assert oldest_untaken("127.0.0.1", 9) == 0
+    assert oldest_pending_response("127.0.0.1", 9) == 0

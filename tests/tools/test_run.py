@@ -10,7 +10,7 @@ from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.client.dataset import read_prompts
 from tandem.tools.commands import run, run_options
-from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.command_line import make_parser
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import repository
 from tandem.tools.triton.launch import launch_command
@@ -42,12 +42,12 @@ def here(tmp_path, monkeypatch):
 
 
 def options(line):
-    return parser_of("run").read(shlex.split(line))
+    return make_parser("run").read(shlex.split(line))
 
 
 def plan(line):
     given = options(line if "--input" in line else f"{line} --input-text x")
-    return run_options.deployment_of(given, run_options.read_drafting(given))
+    return run_options.make_deployment(given, run_options.read_drafting(given))
 
 
 def refusal(line):
@@ -98,7 +98,7 @@ def test_nvidias_documented_draft_target_command_works(capsys):
     }
     assert given.max_output_len == 256
     assert given.input_text == ["How does Draft-Sampling work?"]
-    planned = run_options.deployment_of(given, drafting)
+    planned = run_options.make_deployment(given, drafting)
     assert planned.drafters[0] == "draft_model"
     note = capsys.readouterr().err.splitlines()[0]
     assert note == "tandem: PyTorch sees no GPU; using the CPU for [0, 1]"
@@ -112,7 +112,7 @@ def test_nvidias_documented_prompt_lookup_command_works():
         entry.PROMPT_LOOKUP_NUM_TOKENS: 10,
         entry.MAX_MATCHING_NGRAM_SIZE: 2,
     }
-    assert run_options.deployment_of(given, drafting).draft is None
+    assert run_options.make_deployment(given, drafting).draft is None
 
 
 def test_using_both_config_strings_selects_hybrid():
@@ -347,7 +347,7 @@ def test_the_error_names_a_line_that_is_not_a_prompt(here, text, message):
 def test_options_can_be_spelled_with_underscores():
     given = options("--engine_dir=a_b --input_text c_d")
     assert (str(given.engine_dir), given.input_text) == ("a_b", ["c_d"])
-    given = parser_of("perf").read(["--max_tokens=5", "--", "--e_f"])
+    given = make_parser("perf").read(["--max_tokens=5", "--", "--e_f"])
     assert (given.max_tokens, given.more) == (5, ["--e_f"])
 
 

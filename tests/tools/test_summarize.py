@@ -16,9 +16,9 @@ from tandem.tools.benchmark.measured_server import measured_server
 from tandem.tools.client.answer import Answer, Answers, AnswerTotals
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.commands import summarize
-from tandem.tools.commands.command_line import parser_of
+from tandem.tools.commands.command_line import make_parser
 from tandem.tools.commands.run_options import DraftingOptions
-from tandem.tools.commands.summarize import answer_in_turns, speculation_of
+from tandem.tools.commands.summarize import answer_in_turns, speculation_inputs
 from tandem.tools.errors import TandemError
 from tandem.tools.evaluation.accuracy import MEASURES, AccuracyComparison, mean_rouge
 from tandem.tools.evaluation.hugging_face import cut
@@ -31,7 +31,7 @@ ITEMS = [Item("a", "the cat sat", "one"), Item("b", "the dog", "two")]
 
 
 def options(line):
-    return parser_of("summarize").read(shlex.split(line))
+    return make_parser("summarize").read(shlex.split(line))
 
 
 def answers(*texts, rounds=10, drafted=0, accepted=0):
@@ -118,18 +118,18 @@ def own(tmp_path):
 def test_config_strings_and_the_drafter_option_select_the_drafter(own):
     lookup = DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, [0]))
     plain, server = DraftingOptions(), own()
-    assert speculation_of(None, lookup, server) == lookup.inputs
-    assert speculation_of(None, plain, server) == {entry.DRAFTER: "prompt_lookup"}
+    assert speculation_inputs(None, lookup, server) == lookup.inputs
+    assert speculation_inputs(None, plain, server) == {entry.DRAFTER: "prompt_lookup"}
     with pytest.raises(TandemError, match="--drafter must be one of prompt_lookup, none for"):
-        speculation_of("hybrid", lookup, server)
+        speculation_inputs("hybrid", lookup, server)
 
 
 def test_the_baseline_is_not_compared_with_itself(own):
     server = own(drafter="none")
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        speculation_of(None, DraftingOptions(), server)
+        speculation_inputs(None, DraftingOptions(), server)
     lookup = {entry.DRAFTER: "prompt_lookup"}
-    assert speculation_of("prompt_lookup", DraftingOptions(), server) == lookup
+    assert speculation_inputs("prompt_lookup", DraftingOptions(), server) == lookup
 
 
 def test_each_item_is_primed_and_then_alternates_between_drafters():

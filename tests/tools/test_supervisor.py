@@ -4,9 +4,9 @@ import subprocess
 
 from live_triton import eventually
 
-from tandem.tools.triton.supervisor import names_of
+from tandem.tools.triton.supervisor import process_names
 
 
 def test_a_process_that_is_ending_has_no_name():
     with subprocess.Popen(["true"]) as ending:  # a zombie until the block ends
-        assert eventually(lambda: names_of([ending.pid]) == [])
+        assert eventually(lambda: process_names([ending.pid]) == [])

@@ -13,7 +13,7 @@ from tandem.engines import capabilities
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
-from tandem.tools.trtllm.engines import check_built, trt_engines
+from tandem.tools.trtllm.engines import check_built_engines, trt_engines
 
 CONTRACT = json.loads(
     (Path(__file__).parents[1] / "data" / "tensorrt_llm_contract.json").read_text()
@@ -280,7 +280,7 @@ def engine_config(folder, **settings):
 def test_the_error_names_an_engine_that_is_not_built(shipped):
     engines = trt_engines(deployment.load(shipped("llama-2-13b-prompt-lookup")).profile)
     with pytest.raises(TandemError, match=r"target: no engine in .*/target; build it"):
-        check_built(engines)
+        check_built_engines(engines)
 
 
 @pytest.mark.parametrize(
@@ -297,10 +297,10 @@ def test_an_engine_built_with_other_settings_is_rejected(shipped, setting, value
     engines = trt_engines(deployment.load(shipped("llama-2-13b-prompt-lookup")).profile)
     folder = engines["target"].engine_dir
     engine_config(folder)
-    check_built(engines)
+    check_built_engines(engines)
     engine_config(folder, **{setting: value})
     with pytest.raises(TandemError) as refused:
-        check_built(engines)
+        check_built_engines(engines)
     assert str(refused.value) == (
         f"target: {folder} was built with {setting} {value}, but the profile has {wanted}; "
         "rebuild it with tandem build, or change the profile"

@@ -11,7 +11,7 @@ TRACEBACK = (
 
 
 @pytest.mark.parametrize(
-    ("text", "lost"),
+    ("text", "transient"),
     [
         ("what():  boost::interprocess::lock_exception\n", True),
         ("failed to start HTTP service: Unavailable - Socket '[::1]:1' already in use \n", True),
@@ -26,10 +26,10 @@ TRACEBACK = (
         (TRACEBACK, False),
     ],
 )
-def test_lost_races_are_distinguished_from_failed_models(tmp_path, text, lost):
+def test_transient_failures_are_distinguished_from_failed_models(tmp_path, text, transient):
     path = tmp_path / "log"
     path.write_text(text)
-    assert TritonLog(path).lost_a_race is lost
+    assert TritonLog(path).failed_transiently is transient
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,10 @@ class LoadPlan:
     def num_answers(self) -> int:
         prompts = [len(scenario.prompts) for scenario in self.scenarios]
         turns = self.repetitions + self.streamed
-        asked = sum(c * self.each_of(n, c) for n in prompts for c in self.concurrencies)
+        asked = sum(c * self.prompts_per_stream(n, c) for n in prompts for c in self.concurrencies)
         return len(self.variants) * (sum(prompts) + turns * asked)
 
-    def each_of(self, prompts: int, concurrency: int) -> int:
+    def prompts_per_stream(self, prompts: int, concurrency: int) -> int:
         """Return how many of the prompts each stream sends; a single stream sends all."""
         return prompts if concurrency == 1 else min(prompts, self.prompts_each or prompts)
 
@@ -70,9 +70,9 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._on_answer = on_answer
         self._open = ExitStack()
         self._ending = threading.Event()  # if set, threads send no further prompts
-        most = max(plan.concurrencies)
-        self._clients = [self._open.enter_context(Client(url)) for _ in range(most)]
-        self._threads = self._open.enter_context(ThreadPoolExecutor(most))
+        max_concurrency = max(plan.concurrencies)
+        self._clients = [self._open.enter_context(Client(url)) for _ in range(max_concurrency)]
+        self._threads = self._open.enter_context(ThreadPoolExecutor(max_concurrency))
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
@@ -107,14 +107,15 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
 
     def _prime(self, scenario: Scenario) -> None:
         """Send each prompt once, so that the KV caches contain it for every measured request."""
-        few, most = min(PRIMING_TOKENS, self._plan.max_tokens), len(self._clients)
+        max_tokens, clients = min(PRIMING_TOKENS, self._plan.max_tokens), len(self._clients)
 
         def prime(number: int) -> None:
-            for prompt, variant in product(scenario.prompts[number::most], self._plan.variants):
+            prompts = scenario.prompts[number::clients]
+            for prompt, variant in product(prompts, self._plan.variants):
                 if not self._ending.is_set():
-                    self._ask(self._clients[number], variant, prompt, few, stream=False)
+                    self._ask(self._clients[number], variant, prompt, max_tokens, stream=False)
 
-        list(self._threads.map(prime, range(most)))
+        list(self._threads.map(prime, range(clients)))
 
     def _repetition(
         self, scenario: Scenario, concurrency: int, number: int, *, stream: bool
@@ -127,44 +128,44 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         """
         variants = self._plan.variants
         if concurrency > 1:
-            for variant in _rotated(variants, number):
-                yield variant, self._together(scenario, variant, concurrency, stream=stream)
+            for variant in _rotate(variants, number):
+                yield variant, self._run_streams(scenario, variant, concurrency, stream=stream)
             return
         answers: dict[Variant, list[Answer]] = {variant: [] for variant in variants}
         for prompt in range(len(scenario.prompts)):
-            for variant in _rotated(variants, number + prompt):
-                answers[variant] += self._one_by_one(0, scenario, variant, [prompt], stream=stream)
+            for variant in _rotate(variants, number + prompt):
+                answers[variant] += self._run_stream(0, scenario, variant, [prompt], stream=stream)
         for variant in variants:
             yield variant, Answers(answers[variant])
 
-    def _together(
+    def _run_streams(
         self, scenario: Scenario, variant: Variant, concurrency: int, *, stream: bool
     ) -> Answers:
         """Run concurrent streams, each of which starts at a different prompt."""
         prompts = range(len(scenario.prompts))
-        each = self._plan.each_of(len(prompts), concurrency)
+        each = self._plan.prompts_per_stream(len(prompts), concurrency)
         apart = 1 if each == len(prompts) else each
 
         def ask(number: int) -> tuple[list[Answer], float, float]:
-            own = _rotated(prompts, number * apart)[:each]
+            own = _rotate(prompts, number * apart)[:each]
             began = time.perf_counter()
-            answers = self._one_by_one(number, scenario, variant, own, stream=stream)
+            answers = self._run_stream(number, scenario, variant, own, stream=stream)
             return answers, began, time.perf_counter()
 
         done = [*self._threads.map(ask, range(concurrency))]
         began, ended = min(began for _, began, _ in done), max(ended for *_, ended in done)
         return Answers([answer for answers, *_ in done for answer in answers], ended - began)
 
-    def _one_by_one(
+    def _run_stream(
         self, client: int, scenario: Scenario, variant: Variant, prompts: list[int], *, stream: bool
     ) -> list[Answer]:
         """Send prompts over one connection. prompts: their numbers in the scenario."""
-        most, answers = self._plan.max_tokens, []
+        max_tokens, answers = self._plan.max_tokens, []
         for number in prompts:
             if self._ending.is_set():
                 break
             prompt = scenario.prompts[number]
-            answer = self._ask(self._clients[client], variant, prompt, most, stream=stream)
+            answer = self._ask(self._clients[client], variant, prompt, max_tokens, stream=stream)
             answer.prompt = number
             answers.append(answer)
         return answers
@@ -183,7 +184,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         return answer
 
 
-def _rotated(items: Sequence[T], by: int) -> list[T]:
+def _rotate(items: Sequence[T], by: int) -> list[T]:
     """Return the items in the same cyclic order, starting at index ``by`` modulo the length."""
     start = by % len(items)
     return [*items[start:], *items[:start]]

@@ -102,7 +102,7 @@ def _milliseconds(latency: Latency | None, percentile: Literal["p50", "p99"]) ->
     return NOTHING if latency is None else f"{1000 * getattr(latency, percentile):.1f}"
 
 
-def _of_drafts(show: Callable[[Measurement], str]) -> Callable[[Measurement], str]:
+def _unless_baseline(show: Callable[[Measurement], str]) -> Callable[[Measurement], str]:
     return lambda row: "" if row.variant.is_baseline else show(row)
 
 
@@ -117,9 +117,9 @@ SPEEDS: tuple[Column, ...] = (
     *VARIANT,
     ("tokens/s", lambda row: _median(row.spread("tokens_per_second"), ".1f")),
     (SPREAD, lambda row: _range(row.spread("tokens_per_second"), ".0f")),
-    ("speedup", _of_drafts(lambda row: _median(row.speedup, ".2f"))),
-    (SPREAD, _of_drafts(lambda row: _range(row.speedup, ".2f"))),
-    ("ideal", _of_drafts(lambda row: _median(row.ideal_speedup, ".2f"))),
+    ("speedup", _unless_baseline(lambda row: _median(row.speedup, ".2f"))),
+    (SPREAD, _unless_baseline(lambda row: _range(row.speedup, ".2f"))),
+    ("ideal", _unless_baseline(lambda row: _median(row.ideal_speedup, ".2f"))),
     ("efficiency", lambda row: _median(row.spread("efficiency"), ".3f")),
     (
         "orchestration\nms per round",

@@ -61,7 +61,7 @@ class Variant:
 BASELINE = Variant(drafter_registry.BASELINE.name)
 
 
-def variants_of(
+def make_variants(
     drafters: Sequence[DrafterKind],
     draft_lens: Sequence[int | None],
     draft_aheads: Sequence[str | None],

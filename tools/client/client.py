@@ -258,8 +258,8 @@ def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:
         return np.array([texts], dtype=object)
     kind = np.dtype(triton_to_np_dtype(tensor.dtype))
     largest = max(map(int, values), default=0) if kind.kind in "iu" else 0
-    if largest and largest > (most := np.iinfo(kind).max):
-        raise TandemError(f"input '{tensor}' must be at most {most}; got {largest}")
+    if largest and largest > (limit := np.iinfo(kind).max):
+        raise TandemError(f"input '{tensor}' must be at most {limit}; got {largest}")
     return np.array([values], dtype=kind)
 
 

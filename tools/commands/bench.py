@@ -25,7 +25,7 @@ from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.variant import Variant, variants_of
+from tandem.tools.benchmark.variant import Variant, make_variants
 from tandem.tools.client.client import MODEL, Client, Value
 from tandem.tools.client.terminal import table_console
 from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
@@ -60,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_count(prompts, "--max-tokens", "Maximum output tokens", 128)
     prompts.add_argument(
         "--input-tokens",
-        type=several(at_least(1)),
+        type=comma_separated(at_least(1)),
         default=(),
         metavar="N,N",
         help="Use random prompts with these token counts, one scenario each.",
@@ -81,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--streamed",
         "Streamed requests per prompt, to measure latency",
         1,
-        least=0,
+        minimum=0,
     )
     parser.add_argument_group("output").add_argument(
         "--json", type=output_file, metavar="FILE", help="Write all statistics to this JSON file."
@@ -89,21 +89,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     variants = parser.add_argument_group("what to compare")
     variants.add_argument(
         "--drafter",
-        type=several(str),
+        type=comma_separated(str),
         default=(),
         metavar="NAME,NAME",
         help=f"Drafters: {drafter_names()} (default: the profile's own).",
     )
     variants.add_argument(
         "--num-draft-tokens",
-        type=several(draft_length),
+        type=comma_separated(draft_length),
         default=(None,),
         metavar="N,N",
         help="Draft lengths, in tokens or auto (default: as served).",
     )
     variants.add_argument(
         "--draft-ahead",
-        type=several(draft_ahead),
+        type=comma_separated(draft_ahead),
         default=(None,),
         metavar="NAME,NAME",
         help="Draft the next round while the target verifies: "
@@ -111,14 +111,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument_group("load").add_argument(
         "--concurrency",
-        type=several(at_least(1)),
+        type=comma_separated(at_least(1)),
         default=(1,),
         metavar="N,N",
         help="Concurrent requests (default: 1).",
     )
 
 
-def several(read: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+def comma_separated(read: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """Return an argparse type that reads comma-separated values."""
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
@@ -185,14 +185,14 @@ def chosen_variants(server: MeasuredServer, options: argparse.Namespace) -> list
     drafting.sort(key=lambda name: name != server.default_drafter)
     if not drafting:
         raise TandemError(f"{server.name} has no drafter to measure")
-    most = server.max_draft_len
+    limit = server.max_draft_len
     for length in options.num_draft_tokens:
-        if length and length > most:
+        if length and length > limit:
             raise TandemError(
-                f"--num-draft-tokens must be at most {most}, the maximum of {server.name}; "
+                f"--num-draft-tokens must be at most {limit}, the maximum of {server.name}; "
                 f"got {length}"
             )
-    return variants_of(
+    return make_variants(
         [server.drafters[name] for name in options.drafter or drafting[:1]],
         options.num_draft_tokens,
         options.draft_ahead,
@@ -218,10 +218,10 @@ def measure(server: MeasuredServer, plan: LoadPlan) -> Report:
         ) as progress:
             task = progress.add_task("", total=plan.num_answers)
 
-            def answered(variant: Variant) -> None:
+            def on_answer(variant: Variant) -> None:
                 progress.update(task, advance=1, description=str(variant))
 
-            with LoadGenerator(url, server.entry, plan, answered) as generator:
+            with LoadGenerator(url, server.entry, plan, on_answer) as generator:
                 measurements = generator.measurements()
     settings = {
         "prompts": {scenario.name: len(scenario.prompts) for scenario in plan.scenarios},

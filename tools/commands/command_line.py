@@ -81,7 +81,7 @@ class _Help(argparse.HelpFormatter):
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
-def parser_of(name: str) -> Parser:
+def make_parser(name: str) -> Parser:
     """Return the parser of a command, with its options.
 
     The docstring of its module has the description and, indented, the examples.
@@ -112,7 +112,7 @@ def read(arguments: Sequence[str]) -> Callable[[], int]:
         )
     if name not in COMMANDS:
         raise TandemError(f"command '{name}' isn't known; {suggestion(name, COMMANDS)}")
-    options = parser_of(name).read(rest)
+    options = make_parser(name).read(rest)
     run = import_module(f".{name}", __package__).run
     return lambda: int(run(options))
 

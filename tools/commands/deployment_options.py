@@ -43,7 +43,7 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     models: dict[Role, FoundModel] = {}
     for role in ROLES:
         if (name := getattr(options, role)) is not None:
-            with about(role):
+            with name_option_in_errors(role):
                 models[role] = find_model(name)
     # Check the small files before fetching the weights.
     folders = {role: model.folder for role, model in models.items()}
@@ -56,7 +56,7 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
         counts = {role: model.num_parameters for role, model in models.items()}
         kv_cache_tokens = fitting_kv_caches(deployment, counts)
     for role, model in models.items():
-        with about(role):
+        with name_option_in_errors(role):
             folders[role] = model.checkpoint()
     return for_checkpoints(
         folders["target"], folders.get("draft"), name=name, kv_cache_tokens=kv_cache_tokens
@@ -64,7 +64,7 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
 
 
 @contextmanager
-def about(role: Role) -> Iterator[None]:
+def name_option_in_errors(role: Role) -> Iterator[None]:
     """Prefix errors with the option that names the model."""
     try:
         yield

@@ -15,7 +15,13 @@ from pathlib import Path
 
 from tandem.gateway.settings import MEGABYTE, GatewaySettings
 from tandem.tools.client.client import URL
-from tandem.tools.commands.gateway_options import PORT, add_access, application, listening, url_of
+from tandem.tools.commands.gateway_options import (
+    PORT,
+    add_access,
+    application,
+    browser_url,
+    listening,
+)
 from tandem.tools.commands.options import add_url, address, at_least, port
 from tandem.tools.triton.server import LOOPBACK
 
@@ -85,6 +91,6 @@ def run(options: argparse.Namespace) -> int:
         from tandem.gateway.server import serve  # noqa: PLC0415  an extra
 
         app = application(settings)
-        print(f"serving {url_of(bound)} for {options.url}; stop with Ctrl-C", flush=True)
+        print(f"serving {browser_url(bound)} for {options.url}; stop with Ctrl-C", flush=True)
         serve(app, bound)
     return 0

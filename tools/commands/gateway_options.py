@@ -63,7 +63,7 @@ def listening(address: str, number: int, option: str) -> socket.socket:
         ) from error
 
 
-def url_of(bound: socket.socket) -> str:
+def browser_url(bound: socket.socket) -> str:
     """Return the URL to open in a browser."""
     host, number = bound.getsockname()[:2]
     host = LOOPBACK if host in EVERY_ADDRESS else host

@@ -27,7 +27,7 @@ from tandem.tools.client.explain import explanation
 from tandem.tools.client.terminal import closing_line, show
 from tandem.tools.commands.input_options import (
     add_inputs,
-    option_of,
+    option_name,
     read_inputs,
     whole_number,
 )
@@ -106,7 +106,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     prompt = _prompt(options)
-    more = inputs_of(options)
+    more = inputs_from_options(options)
     answer, status = Answer(), 0
     with Client(options.url) as client:
         streams = client.entry(options.model).streams
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             status = 130
         except TandemError as error:
-            raise TandemError(with_options(str(error), options)) from error
+            raise TandemError(use_option_names(str(error), options)) from error
     print(closing_line(answer), file=sys.stderr)
     statistics = answer.statistics or {}
     for warning in (statistics.get("guide") or {}).get("warnings", ()):
@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def inputs_of(options: argparse.Namespace) -> Inputs:
+def inputs_from_options(options: argparse.Namespace) -> Inputs:
     """Return the inputs that the options set, except the prompt's."""
     inputs = {**read_inputs(options, chain(*GROUPS.values()))}
     if options.regex is not None:
@@ -148,11 +148,11 @@ def inputs_of(options: argparse.Namespace) -> Inputs:
     return inputs
 
 
-def with_options(message: str, options: argparse.Namespace) -> str:
+def use_option_names(message: str, options: argparse.Namespace) -> str:
     """Return an error message of the server with the user's options instead of inputs."""
     guide = _guide_option(options)
     names: dict[str, str] = {
-        **{tensor: option_of(tensor) for tensor in chain(*GROUPS.values())},
+        **{tensor: option_name(tensor) for tensor in chain(*GROUPS.values())},
         tensors.TEXT_INPUT: "the prompt",
         tensors.MAX_TOKENS: "--max-tokens",
         tensors.GUIDED_DECODING_GUIDE_TYPE: guide,

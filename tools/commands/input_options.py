@@ -44,11 +44,11 @@ HELP: Mapping[Tensor, str] = {
 
 def add_inputs(group: Options, inputs: Iterable[Tensor]) -> None:
     for tensor in inputs:
-        name = option_of(tensor)
+        name = option_name(tensor)
         group.add_argument(name, dest=str(tensor), help=HELP[tensor], **_reading(tensor))
 
 
-def option_of(tensor: Tensor) -> str:
+def option_name(tensor: Tensor) -> str:
     return f"--{tensor.removesuffix('_words').replace('_', '-')}"
 
 

@@ -68,13 +68,13 @@ def drafter_names(*, baseline: bool = False) -> str:
     return ", ".join((*drafting, *also, "or a custom drafter of the deployment"))
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return an argparse type that reads whole numbers of at least ``least``."""
+def at_least(minimum: int) -> Callable[[str], int]:
+    """Return an argparse type that reads whole numbers of at least ``minimum``."""
 
     def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
+        if not text.isdecimal() or int(text) < minimum:
             raise argparse.ArgumentTypeError(
-                f"must be a whole number of at least {least}; got {text!r}"
+                f"must be a whole number of at least {minimum}; got {text!r}"
             )
         return int(text)
 
@@ -98,11 +98,11 @@ def draft_length(text: str) -> int:
 
 
 def add_count(
-    group: Options, name: str, text: str, default: int | None = None, *, least: int = 1
+    group: Options, name: str, text: str, default: int | None = None, *, minimum: int = 1
 ) -> None:
     """Add an option for a whole number. text: the help, to which the default is appended."""
     text = text if default is None else f"{text} (default: %(default)s)."
-    group.add_argument(name, type=at_least(least), default=default, metavar="N", help=text)
+    group.add_argument(name, type=at_least(minimum), default=default, metavar="N", help=text)
 
 
 def add_prompts(group: Options, form: str) -> None:

@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     prompts = options.input_text or [p.text for p in read_prompts(options.input_file)]
     drafting = run_options.read_drafting(options)
-    deployment = run_options.deployment_of(options, drafting)
+    deployment = run_options.make_deployment(options, drafting)
     more = {**drafting.inputs, **read_inputs(options, SAMPLING)}
     with serving(deployment) as server, Client(server.grpc_url) as client:
         entry = deployment.stream_entry.name

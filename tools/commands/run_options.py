@@ -155,7 +155,7 @@ def read_drafting(options: argparse.Namespace) -> DraftingOptions:
     )
 
 
-def deployment_of(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
+def make_deployment(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
     """Return the deployment; raise TandemError if engines and strings are incompatible.
 
     Prints a line on standard error for each option that has no effect on this machine.
@@ -178,15 +178,16 @@ def deployment_of(options: argparse.Namespace, drafting: DraftingOptions) -> Dep
         engines["draft"] = engine_section(
             options.draft_engine_dir, devices["draft"], verifies=False
         )
-    most = target.get("build", {}).get("max_draft_len")  # None: a checkpoint, which verifies drafts
-    if most == 0 and drafting.drafter != BASELINE.name:
+    # None: a checkpoint, which verifies drafts
+    max_draft_len = target.get("build", {}).get("max_draft_len")
+    if max_draft_len == 0 and drafting.drafter != BASELINE.name:
         raise TandemError(
             f"{options.engine_dir} can't verify drafts; build it with "
             "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10"
         )
     notes = _fit_to_machine(engines, devices, options.kv_cache_free_gpu_memory_fraction)
     usual = DecodingSection().prompt_lookup.prompt_lookup_num_tokens
-    longest = lookup.prompt_lookup_num_tokens if lookup else min(usual, most or usual)
+    longest = lookup.prompt_lookup_num_tokens if lookup else min(usual, max_draft_len or usual)
     folder = options.tokenizer_dir
     deployment = _deployment(
         {

@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     deployment = _chosen_deployment(options, drafting)
     hugging_face = _hugging_face(options, deployment)
     server = measured_server(deployment, options.url, options.model)
-    speculation = speculation_of(options.drafter, drafting, server)
+    speculation = speculation_inputs(options.drafter, drafting, server)
     with server.running() as url, Client(url) as client:
         columns = answer_in_turns(client, server.entry, items, speculation, options)
     if hugging_face:
@@ -148,7 +148,7 @@ def run(options: argparse.Namespace) -> int:
     return int(bool(shortfalls))
 
 
-def speculation_of(
+def speculation_inputs(
     drafter: str | None, drafting: DraftingOptions, server: MeasuredServer
 ) -> Inputs:
     """Return the inputs that select the speculation to compare with the baseline.
@@ -184,14 +184,14 @@ def answer_in_turns(
         asked = inputs_for(item.text, max_tokens, {**inputs, **stop}, stream=False)
         return client.answer(entry, asked)
 
-    most, baseline, speculative = options.max_output_len, list[Answer](), list[Answer]()
+    max_tokens, baseline, speculative = options.max_output_len, list[Answer](), list[Answer]()
     turns = [({tensors.DRAFTER: BASELINE.name}, baseline), (speculation, speculative)]
     with Console(stderr=True).status("asking") as status:
         for number, item in enumerate(items, start=1):
             status.update(f"item {number} of {len(items)}: {item.id}")
-            answer(item, speculation, min(PRIMING_TOKENS, most))
+            answer(item, speculation, min(PRIMING_TOKENS, max_tokens))
             for inputs, answers in turns if number % 2 else reversed(turns):
-                answers.append(answer(item, inputs, most))
+                answers.append(answer(item, inputs, max_tokens))
     name = str(speculation[tensors.DRAFTER])
     return {BASELINE.name: Answers(baseline), name: Answers(speculative)}
 
@@ -203,7 +203,7 @@ def _chosen_deployment(options: argparse.Namespace, drafting: DraftingOptions) -
         named = " and ".join(f"--{name.replace('_', '-')}" for name in servers)
         raise TandemError(f"set only one of {named}")
     if options.engine_dir:
-        return run_options.deployment_of(options, drafting)
+        return run_options.make_deployment(options, drafting)
     if options.draft_engine_dir:
         raise TandemError("--draft-engine-dir needs --engine-dir; set both")
     if drafting.is_set:

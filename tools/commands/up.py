@@ -29,8 +29,8 @@ from tandem.tools.commands.gateway_options import (
     PORT,
     add_access,
     application,
+    browser_url,
     listening,
-    url_of,
 )
 from tandem.tools.commands.options import DEMO, address, port
 from tandem.tools.errors import TandemError
@@ -119,7 +119,7 @@ def _serve(
                 open_objects=options.open_objects,
             )
             stack.enter_context(gateway.serving(application(settings), bound))
-            url = url_of(bound)
+            url = browser_url(bound)
         print(greeting(server, deployment, url), flush=True)
         if options.open and url:
             open_page(url)

@@ -83,8 +83,8 @@ class AccuracyComparison:
             ("same as baseline", lambda c: f"{self.num_identical(c)}/{len(self.items)}"),
             ("tokens", lambda c: str(c.num_tokens)),
             ("tokens/s", lambda c: f"{c.tokens_per_second:.1f}"),
-            ("tokens per round", lambda c: _shown(_tokens_per_round(c), ".2f")),
-            ("acceptance", lambda c: _shown(c.acceptance_rate, ".0%")),
+            ("tokens per round", lambda c: _format(_tokens_per_round(c), ".2f")),
+            ("acceptance", lambda c: _format(c.acceptance_rate, ".0%")),
         ):
             table.add_row(title, *map(cell, self.columns.values()))
         return table
@@ -121,7 +121,7 @@ class AccuracyComparison:
         table.add_row(f"against {other}", style="bold")
         for measure, title in MEASURES.items():
             values = [scores[name][measure] if name in scores else None for name in self.columns]
-            table.add_row(f"  {title}", *(_shown(value, ".2f") for value in values))
+            table.add_row(f"  {title}", *(_format(value, ".2f") for value in values))
 
 
 def _tokens_per_round(column: Answers) -> float | None:
@@ -129,7 +129,7 @@ def _tokens_per_round(column: Answers) -> float | None:
     return None if column.acceptance_rate is None else column.tokens_per_round
 
 
-def _shown(value: float | None, form: str) -> str:
+def _format(value: float | None, form: str) -> str:
     return NOTHING if value is None else format(value, form)
 
 

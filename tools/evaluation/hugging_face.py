@@ -67,11 +67,11 @@ class HuggingFace:
         return loader.from_pretrained(self._checkpoint.folder, dtype=dtype).to(device).eval()
 
     def _stopping(self, prompt_length: int, stop: Sequence[str]) -> Any:
-        def seen(ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        def should_stop(ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             stopped = cut(self._tokenizer.decode(ids[0, prompt_length:].tolist()), stop)[1]
             return torch.tensor([stopped], device=ids.device)
 
-        return seen
+        return should_stop
 
 
 def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:

@@ -43,10 +43,10 @@ def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Role, int]
     fractions = [getattr(engines, role).gpu_memory_fraction for role in num_parameters]
     gpu = free_gpu_memory(min(fractions))
     free = free_memory() if gpu is None else gpu
-    needs = needs_of(deployment, num_parameters, on_gpu=gpu is not None)
+    needs = estimate_needs(deployment, num_parameters, on_gpu=gpu is not None)
     fixed = sum(need.weights + ENGINE_BYTES for need in needs.values())
-    least = fixed + sum(need.token_bytes * need.max_seq_len for need in needs.values())
-    if least > free:
+    needed = fixed + sum(need.token_bytes * need.max_seq_len for need in needs.values())
+    if needed > free:
         parts = [
             f"{gigabytes(need.weights)} of weights and "
             f"{gigabytes(need.token_bytes * need.max_seq_len)} for {need.max_seq_len} tokens in "
@@ -55,7 +55,7 @@ def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Role, int]
         ]
         memory = "memory" if gpu is None else "GPU memory"
         raise TandemError(
-            f"the models need about {gigabytes(least)} of {memory} ({', '.join(parts)}), and "
+            f"the models need about {gigabytes(needed)} of {memory} ({', '.join(parts)}), and "
             f"{gigabytes(free)} are free; use smaller models"
         )
     wanted = sum(need.token_bytes * need.kv_tokens for need in needs.values())
@@ -65,7 +65,7 @@ def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Role, int]
     }
 
 
-def needs_of(
+def estimate_needs(
     deployment: Deployment, num_parameters: Mapping[Role, int], *, on_gpu: bool
 ) -> dict[Role, Need]:
     """Estimate the memory that each engine of a deployment of checkpoints needs."""

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tandem.tools.errors import TandemError, install_extra
-from tandem.tools.folders import cache_folder, written
+from tandem.tools.folders import atomic_folder, cache_folder
 from tandem.tools.models.weights import gigabytes
 from tandem.tools.triton.serving import status_line
 
@@ -30,7 +30,7 @@ def is_gguf(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def converted(path: Path) -> Path:
+def convert_gguf(path: Path) -> Path:
     """Return the checkpoint of a GGUF file; dequantize the file unless it is in Tandem's cache.
 
     The file is converted again if its size or modification time changes, or the version of a
@@ -77,7 +77,7 @@ def _stamp(path: Path) -> str:
 def _convert(path: Path, folder: Path, stamp: str) -> None:
     for leftover in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(leftover)
-    with written(folder) as fresh:
+    with atomic_folder(folder) as fresh:
         _dequantize(path, fresh)
         (fresh / STAMP).write_text(stamp)
 

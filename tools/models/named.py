@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
-from tandem.tools.models.gguf import converted, is_gguf
+from tandem.tools.models.gguf import convert_gguf, is_gguf
 from tandem.tools.models.hub import ID, HubModel
 from tandem.tools.models.weights import FoundModel, count_parameters
 
@@ -21,7 +21,7 @@ def find_model(text: str) -> FoundModel:
     if path.is_file():
         if not is_gguf(path):
             raise TandemError(f"{path} is neither a checkpoint's folder nor a GGUF file")
-        folder = converted(path)
+        folder = convert_gguf(path)
         return FoundModel(path.stem, folder, count_parameters(folder))
     if path.suffix == ".gguf":
         raise TandemError(f"no file {path}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tandem.bls.drafters.registry import BASELINE, DRAFTERS, PROMPT_LOOKUP, DrafterKind, DrafterName
 from tandem.contract.strings import MOST_STRINGS
 from tandem.lookup.pools import LEAST_COUNTED
-from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, located
+from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, locate_errors
 from tandem.tools.profiles.profile import DRAFT, Profile
 
 
@@ -17,7 +17,7 @@ def check_profile(profile: Profile) -> None:
     _check_names(profile)
     target, draft = profile.engines.target, profile.engines.draft
     if draft:
-        with located("engines"):
+        with locate_errors("engines"):
             draft.check_target(target, use_draft_logits=profile.decoding.use_draft_logits)
     _check_limits(profile)
     _check_instances(profile)
@@ -130,11 +130,11 @@ def _check_limits(profile: Profile) -> None:
 
 def _check_instances(profile: Profile) -> None:
     """Reject more loop processes than concurrent requests or lookup pools can share."""
-    loops, most = profile.instances, profile.admission.max_requests
-    if loops > most:
+    loops, limit = profile.instances, profile.admission.max_requests
+    if loops > limit:
         raise ProfileError(
             ("instances",),
-            f"must be at most {most}, which is admission.max_requests; got {loops}",
+            f"must be at most {limit}, which is admission.max_requests; got {loops}",
         )
     pool_tokens = profile.decoding.prompt_lookup.max_pool_tokens
     if pool_tokens and pool_tokens // loops < LEAST_COUNTED:

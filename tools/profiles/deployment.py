@@ -24,7 +24,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles import checks, vocabulary
 from tandem.tools.profiles.checkpoint import TokenizerFolder
 from tandem.tools.profiles.drafters import allowed_kinds, own_kinds
-from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, located
+from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, locate_errors
 from tandem.tools.profiles.engines.torch import TorchTarget
 from tandem.tools.profiles.engines.vllm import VllmTarget
 from tandem.tools.profiles.profile import (
@@ -32,7 +32,7 @@ from tandem.tools.profiles.profile import (
     TARGET,
     EntrySection,
     Profile,
-    errors_of,
+    convert_errors,
     read_profile,
 )
 
@@ -67,13 +67,13 @@ class Deployment:
         slow down each wake-up in the server (docs/results.md).
         """
         admission = self.profile.admission
-        most = admission.max_requests + max(admission.max_requests, admission.max_queue)
+        max_in_flight = admission.max_requests + max(admission.max_requests, admission.max_queue)
         ahead = self.profile.decoding.draft_ahead
         if ahead is None:  # auto
             ahead = not _share_device(self.profile)
         can_draft_ahead = self.draft is not None and self.draft.capabilities.branches
         helpers = min(MAX_AHEAD_THREADS, admission.max_requests) if ahead and can_draft_ahead else 0
-        return most + helpers + SPARE_THREADS
+        return max_in_flight + helpers + SPARE_THREADS
 
     @property
     def max_text_bytes(self) -> int:
@@ -178,7 +178,7 @@ def load(path: Path) -> Deployment:
 
     Raises TandemError, one line with the file, the key path, the problem and the fix.
     """
-    with errors_of(path):
+    with convert_errors(path):
         return check(read_profile(path))
 
 
@@ -217,7 +217,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     """Return the deployment of a profile; raise ProfileError if it can't be served."""
     plans: dict[KeyPath, EnginePlan] = {}
     for key_path, section in ((TARGET, profile.engines.target), (DRAFT, profile.engines.draft)):
-        with located(*key_path):
+        with locate_errors(*key_path):
             if section:
                 plans[key_path] = section.plan()
                 if with_weights:
@@ -230,7 +230,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     if draft and profile.engines.draft:
         vocabulary.check_width(draft, profile.engines.draft, draft_tokenizer or tokenizer, DRAFT)
     if draft and draft_tokenizer:
-        draft = vocabulary.translated(draft)
+        draft = vocabulary.plan_translation(draft)
     elif (
         draft
         and draft.vocab_size != target.vocab_size
@@ -248,12 +248,12 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     checks.check_draft_lengths(profile, known, target)
     checks.check_adapters(target, draft)
     checks.check_draft_ahead(profile, draft)
-    end_ids = vocabulary.end_ids_of(profile, target, tokenizer)
+    end_ids = vocabulary.find_end_ids(profile, target, tokenizer)
     return Deployment(
         profile=profile,
         tokenizer=tokenizer,
         end_ids=end_ids,
-        pad_id=vocabulary.pad_id_of(target, tokenizer, default=end_ids[0]),
+        pad_id=vocabulary.find_pad_id(target, tokenizer, default=end_ids[0]),
         target=target,
         draft=draft,
         drafter_kinds=known,

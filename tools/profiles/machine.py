@@ -16,11 +16,11 @@ def free_memory() -> int:
     """Return the bytes that a new process can allocate within the container's limit."""
     available = re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())
     free = int(available.group(1)) * 1024 if available else 0
-    limited = _left_by_limit()
+    limited = _memory_below_limit()
     return free if limited is None else min(free, limited)
 
 
-def _left_by_limit() -> int | None:
+def _memory_below_limit() -> int | None:
     """Return the bytes left under the control group's memory limit, or None without a limit."""
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
@@ -35,7 +35,7 @@ def _left_by_limit() -> int | None:
 
 
 def count_gpus() -> int:
-    return next(iter(_asked("torch.cuda.device_count()")), 0)
+    return next(iter(_ask_torch("torch.cuda.device_count()")), 0)
 
 
 def free_gpu_memory(fraction: float) -> int | None:
@@ -43,14 +43,14 @@ def free_gpu_memory(fraction: float) -> int | None:
 
     fraction: the maximum share of the GPU's memory in use, including other processes.
     """
-    memory = _asked("*torch.cuda.mem_get_info() if torch.cuda.is_available() else ()")
+    memory = _ask_torch("*torch.cuda.mem_get_info() if torch.cuda.is_available() else ()")
     if not memory:
         return None
     free, total = memory
     return max(0, int(fraction * total) - (total - free))
 
 
-def _asked(question: str) -> list[int]:
+def _ask_torch(question: str) -> list[int]:
     """Return the numbers that a PyTorch expression yields.
 
     Evaluates it in a separate process, because importing PyTorch takes seconds and memory.

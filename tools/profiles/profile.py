@@ -41,7 +41,7 @@ from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget
 
 TARGET: KeyPath = ("engines", "target")
 DRAFT: KeyPath = ("engines", "draft")
-MOST_INSTANCES = 32  # half the rows of `SharedCapacity`
+MAX_INSTANCES = 32  # half the rows of `SharedCapacity`
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
@@ -181,7 +181,7 @@ class LimitsSection(ConfigSection):
     """Bytes of one guide; 0 turns guides off and saves the memory they need."""
 
 
-STARTUP_SECONDS, MOST_STARTUP_SECONDS = 600.0, 86400
+STARTUP_SECONDS, MAX_STARTUP_SECONDS = 600.0, 86400
 
 
 class TimeoutsSection(ConfigSection):
@@ -197,7 +197,7 @@ class TimeoutsSection(ConfigSection):
     shorten it."""
     drafter_pause: PositiveFloat = LoopSettings.drafter_pause
     """How long drafting pauses after a failed draft call, before a probe call."""
-    startup: Annotated[float, Field(ge=1, le=MOST_STARTUP_SECONDS)] = STARTUP_SECONDS
+    startup: Annotated[float, Field(ge=1, le=MAX_STARTUP_SECONDS)] = STARTUP_SECONDS
     """Loading all models."""
 
 
@@ -221,7 +221,7 @@ class Profile(ConfigSection):
     entries: Annotated[tuple[EntrySection, ...], BeforeValidator(as_tuple)] = DEFAULT_ENTRIES
     max_batch_size: PositiveInt = 32
     """Prompts in one request."""
-    instances: Annotated[int, Field(ge=1, le=MOST_INSTANCES)] = 1
+    instances: Annotated[int, Field(ge=1, le=MAX_INSTANCES)] = 1
     """Loop processes, up to 32 and up to `admission.max_requests`."""
     admission: AdmissionSection = AdmissionSection()
     limits: LimitsSection = LimitsSection()
@@ -257,7 +257,7 @@ def read_profile(path: Path) -> Profile:
         raise TandemError(f"{path}{line} isn't YAML: {' '.join(said.split())}") from error
     if data is None:
         raise TandemError(f"{path} is empty; a profile needs name and engines.target")
-    with errors_of(path):
+    with convert_errors(path):
         try:
             return Profile.model_validate(data, context=path.resolve().parent)
         except ValidationError as error:
@@ -265,7 +265,7 @@ def read_profile(path: Path) -> Profile:
 
 
 @contextmanager
-def errors_of(path: Path) -> Iterator[None]:
+def convert_errors(path: Path) -> Iterator[None]:
     """Convert a ProfileError to a TandemError, one line with file, line, key path and reason."""
     try:
         yield

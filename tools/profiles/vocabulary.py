@@ -15,7 +15,7 @@ from tandem.tools.profiles.engines.base import (
     EngineSection,
     KeyPath,
     ProfileError,
-    located,
+    locate_errors,
 )
 from tandem.tools.profiles.engines.emulated import EmulatedDraft
 from tandem.tools.profiles.profile import DRAFT, TARGET, Profile
@@ -24,7 +24,7 @@ from tandem.tools.profiles.profile import DRAFT, TARGET, Profile
 def target_tokenizer(profile: Profile) -> TokenizerFolder:
     """Return the target's tokenizer; reject a target whose checkpoint has a different one."""
     own = profile.engines.target.tokenizer_folder
-    with located("tokenizer", "folder"):
+    with locate_errors("tokenizer", "folder"):
         tokenizer = read_tokenizer(profile.tokenizer.folder or own)
     other = _other_tokenizer(own, tokenizer, TARGET)
     if other:
@@ -56,7 +56,7 @@ def draft_tokenizer(profile: Profile, target: TokenizerFolder) -> TokenizerFolde
     return own
 
 
-def translated(draft: EnginePlan) -> EnginePlan:
+def plan_translation(draft: EnginePlan) -> EnginePlan:
     """Return the plan of a draft engine that has its own vocabulary.
 
     Its drafts are translated through the text. Its logits and its branches can't be used: branches
@@ -72,7 +72,7 @@ def _other_tokenizer(
     """Return an engine's tokenizer if its vocabulary differs from ``known``, or None."""
     if folder == known.folder or not has_tokenizer(folder):
         return None
-    with located(*key_path, "checkpoint"):
+    with locate_errors(*key_path, "checkpoint"):
         own = read_tokenizer(folder)
     return None if own.ids == known.ids else own
 
@@ -95,7 +95,9 @@ def check_width(
         )
 
 
-def end_ids_of(profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder) -> tuple[int, ...]:
+def find_end_ids(
+    profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder
+) -> tuple[int, ...]:
     """Return the ids of the tokens that end an answer; raise ProfileError if there are none."""
     if target.end_ids or tokenizer.end_ids:
         return target.end_ids or tokenizer.end_ids
@@ -109,6 +111,6 @@ def end_ids_of(profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder)
     return (end_id,)
 
 
-def pad_id_of(target: EnginePlan, tokenizer: TokenizerFolder, *, default: int) -> int:
+def find_pad_id(target: EnginePlan, tokenizer: TokenizerFolder, *, default: int) -> int:
     known = (target.pad_id, tokenizer.special_id("pad_token"), default)
     return next(number for number in known if number is not None)

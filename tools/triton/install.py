@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tandem.tools.errors import TandemError, install_extra
-from tandem.tools.folders import cache_folder, copy_failure, written
+from tandem.tools.folders import atomic_folder, cache_folder, copy_failure
 
 SYSTEM_TRITON = Path("/opt/tritonserver")
 WHEEL = "nvidia-pytriton"
@@ -141,7 +141,7 @@ def _assemble(source: Path, version: str) -> Path:
     try:
         if home.is_dir():
             return home
-        with written(home, replace=False) as fresh:
+        with atomic_folder(home, replace=False) as fresh:
             for folder in ("bin", "backends", "caches"):
                 shutil.copytree(source / folder, fresh / folder)
             shutil.copy2(stub, fresh / "backends" / "python")

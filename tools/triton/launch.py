@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import Profile
-from tandem.tools.trtllm.engines import check_built, trt_engines
+from tandem.tools.trtllm.engines import check_built_engines, trt_engines
 
 NO_ENDPOINTS = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
 # Triton doesn't let clients register shared-memory regions that begin with
@@ -57,7 +57,7 @@ def launch_command(
 def check_launch(profile: Profile) -> None:
     """Raise TandemError if this machine can't run the TensorRT engines of a deployment."""
     engines = trt_engines(profile)
-    check_built(engines)
+    check_built_engines(engines)
     for engine in engines.values():
         if engine.num_nodes > 1:
             raise TandemError(

@@ -16,7 +16,7 @@ ERROR = re.compile(
 TRACEBACK = re.compile(r'^E\d{4} .*\] "tandem: .*Traceback', re.MULTILINE)
 # Triton 2.51 occasionally crashes with a lock_exception if models load at the same time. Another
 # program can take a free port while the models are loading.
-LOST_RACE = re.compile(r"boost::interprocess::lock_exception|Socket '[^']+' already in use")
+TRANSIENT_FAILURE = re.compile(r"boost::interprocess::lock_exception|Socket '[^']+' already in use")
 STATUS = re.compile(
     r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): (?:TritonModelException: )?"
 )
@@ -51,9 +51,9 @@ class TritonLog:
         return TRACEBACK.search(self._text) is not None
 
     @property
-    def lost_a_race(self) -> bool:
-        """Whether shared memory, a taken port or a pause failed the start, and not a model."""
-        return LOST_RACE.search(self._text) is not None or bool(self.unnoticed)
+    def failed_transiently(self) -> bool:
+        """Whether startup failed for a transient reason: shared memory, a taken port or a stall."""
+        return TRANSIENT_FAILURE.search(self._text) is not None or bool(self.unnoticed)
 
     @property
     def last_error(self) -> str:

@@ -12,14 +12,14 @@ from tandem.bls.metrics.names import OLDEST_DELIVERY
 SECONDS_TO_ANSWER = 5
 
 
-def are_found(host: str, port: int, *paths: str) -> bool:
+def all_exist(host: str, port: int, *paths: str) -> bool:
     return all(_page(host, port, path)[0] == HTTPStatus.OK for path in paths)
 
 
-def oldest_untaken(host: str, port: int) -> float:
+def oldest_pending_response(host: str, port: int) -> float:
     """Return the age in seconds of the oldest response that Triton hasn't accepted.
 
-    The value comes from the metrics; it is 0 if no response waits.
+    The value comes from the metrics; it is 0 if no response is pending.
     """
     text = _page(host, port, "/metrics")[1].decode()
     found = re.findall(rf"^{OLDEST_DELIVERY}{{.*}} (\S+)$", text, re.MULTILINE)

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
-from tandem.tools.folders import cache_folder, written
+from tandem.tools.folders import atomic_folder, cache_folder
 from tandem.tools.triton.install import WHEEL, library_path
 
 PROGRAM = "perf_analyzer"
@@ -61,7 +61,7 @@ def _runs(command: list[str]) -> bool:
 
 
 def _unpack(home: Path) -> None:
-    with tempfile.TemporaryDirectory() as downloads, written(home) as fresh:
+    with tempfile.TemporaryDirectory() as downloads, atomic_folder(home) as fresh:
         with zipfile.ZipFile(_download(Path(downloads))) as wheel:
             (fresh / PROGRAM).write_bytes(wheel.read(MEMBER))
         (fresh / PROGRAM).chmod(0o755)

@@ -19,7 +19,7 @@ from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.model_parameters import encode
 from tandem.contract.tensor import Tensor
 from tandem.tools.errors import TandemError
-from tandem.tools.folders import copy_failure, written
+from tandem.tools.folders import atomic_folder, copy_failure
 from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
@@ -134,7 +134,7 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
             raise TandemError(
                 f"{output} exists and isn't from tandem render; choose a new or empty folder"
             )
-        with written(output) as fresh:
+        with atomic_folder(output) as fresh:
             for model in models(deployment):
                 _write(model, fresh / model.name, link=link)
             (fresh / MARKER).write_text(f"{deployment.profile.name}\n")
@@ -159,8 +159,8 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
                 name=name,
                 source=source if ours else None,
                 parameters=plan.parameters,
-                inputs=_typed(engine.INPUTS if ours else engine.NVIDIA_INPUTS, plan),
-                outputs=_typed(engine.OUTPUTS if ours else engine.NVIDIA_OUTPUTS, plan),
+                inputs=_set_logits_type(engine.INPUTS if ours else engine.NVIDIA_INPUTS, plan),
+                outputs=_set_logits_type(engine.OUTPUTS if ours else engine.NVIDIA_OUTPUTS, plan),
                 max_batch_size=1,
                 decoupled=plan.decoupled,
                 backend=plan.backend,
@@ -168,7 +168,7 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
             )
 
 
-def _typed(tensors: Sequence[Tensor], plan: EnginePlan) -> tuple[Tensor, ...]:
+def _set_logits_type(tensors: Sequence[Tensor], plan: EnginePlan) -> tuple[Tensor, ...]:
     """Return the tensors with the planned type for logits."""
     return tuple(
         tensor.of_type(plan.logits_dtype) if tensor in engine.LOGITS else tensor

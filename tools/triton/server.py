@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import STARTUP_SECONDS, Profile
-from tandem.tools.signals import handled_by
+from tandem.tools.signals import handle_signals
 from tandem.tools.triton import pages, supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
 from tandem.tools.triton.launch import PREFIX, launch_command, server_command
@@ -35,11 +35,11 @@ EVERY_ADDRESS = ("0.0.0.0", "::")
 EXIT_SECONDS = 5
 STOP_SECONDS = 10.0  # then Triton is killed, because an idle gRPC stream can block its exit forever
 SUPERVISOR_SECONDS = STOP_SECONDS + 5
-MOST_STARTS = 3
-SECONDS_UNNOTICED = 10.0  # Triton notices within milliseconds that an engine has loaded
-SECONDS_TO_NOTICE = 2.0  # a client may notice Triton's end before the supervisor does
+MAX_STARTS = 3
+LOAD_NOTICE_TIMEOUT = 10.0  # Triton notices within milliseconds that an engine has loaded
+EXIT_GRACE_SECONDS = 2.0  # a client may notice Triton's end before the supervisor does
 SECONDS_BETWEEN_LOOKS = 2.0  # interval between checks of a running server
-SECONDS_UNTAKEN = 30.0  # Triton accepts responses within milliseconds unless its streams hang
+HUNG_STREAM_TIMEOUT = 30.0  # Triton accepts responses within milliseconds unless its streams hang
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,12 @@ class TritonServer:
         """Start Triton; return once every model is ready, or raise TandemError."""
         if not self.models:
             raise TandemError(f"{self.repository} has no models (no */config.pbtxt)")
-        for _ in range(MOST_STARTS - 1):
+        for _ in range(MAX_STARTS - 1):
             try:
                 return self._start_once()
             except TandemError:
-                # Try again only if the server lost a race, which isn't the models' fault.
-                if not (self.failure and self.log.lost_a_race):
+                # Retry only if startup failed for a transient reason, not because of a model.
+                if not (self.failure and self.log.failed_transiently):
                     raise
                 self.log.path.unlink()
                 self.failure = None
@@ -176,15 +176,15 @@ class TritonServer:
         while self._supervisor is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._supervisor.wait(SECONDS_BETWEEN_LOOKS)
-                raise self._ended()
+                raise self._exit_error()
             gone_before, gone = gone, self._when_ready - Counter(self._names)
             # If Triton itself is ending, its models end a moment earlier. So check twice.
             for model in sorted((gone & gone_before).keys() - {"Triton", *expendable}):
                 raise self._failure(
                     f"the process of model '{model}' ended, and Triton doesn't restart it"
                 )
-            seconds = pages.oldest_untaken(self._host, self.ports.metrics)
-            if seconds > SECONDS_UNTAKEN:
+            seconds = pages.oldest_pending_response(self._host, self.ports.metrics)
+            if seconds > HUNG_STREAM_TIMEOUT:
                 raise self._failure(
                     f"gRPC streams hang: Triton hasn't taken a response for {seconds:.0f} s"
                 )
@@ -193,8 +193,8 @@ class TritonServer:
         """Raise TandemError if the server has ended, or ends within a moment."""
         if self._supervisor is not None:
             with suppress(subprocess.TimeoutExpired):
-                self._supervisor.wait(SECONDS_TO_NOTICE)
-                raise self._ended()
+                self._supervisor.wait(EXIT_GRACE_SECONDS)
+                raise self._exit_error()
 
     def stop(self, on_wait: Callable[[str], None] = lambda _: None) -> None:
         """Stop the server and its stubs and remove its shared memory, if it is running.
@@ -221,7 +221,7 @@ class TritonServer:
         """Kill all of the server's processes immediately, if it is running, and clean up."""
         if self._supervisor is None:
             return
-        with handled_by(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
+        with handle_signals(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
             if self._supervisor.poll() is None:
                 supervisor.kill_session(self._supervisor.pid)
                 self._supervisor.kill()
@@ -239,7 +239,7 @@ class TritonServer:
     @property
     def _names(self) -> list[str]:
         """Names of the server's processes: "Triton", and the model of each stub."""
-        return supervisor.names_of(self.processes)
+        return supervisor.process_names(self.processes)
 
     @property
     def _host(self) -> str:
@@ -278,15 +278,15 @@ class TritonServer:
         began = noticed = time.monotonic()
         while not self._ready():
             if not self.running:
-                raise self._ended()
+                raise self._exit_error()
             if failure := self.log.failure:
                 raise self._failure(failure)
             if not (unnoticed := self.log.unnoticed):
                 noticed = time.monotonic()
-            if time.monotonic() - noticed > SECONDS_UNNOTICED:
+            if time.monotonic() - noticed > LOAD_NOTICE_TIMEOUT:
                 raise self._failure(
-                    f"Triton waits for engine '{unnoticed[0]}', which has loaded: its process "
-                    "paused for over a second; start it again"
+                    f"Triton didn't notice that engine '{unnoticed[0]}' finished loading, because "
+                    "its process stalled for over a second; restart the server"
                 )
             seconds, total = time.monotonic() - began, len(self.models)
             missing = sorted(self.models - self.log.loaded)
@@ -303,11 +303,11 @@ class TritonServer:
     def _ready(self) -> bool:
         """Return whether the server is ready; Triton opens /metrics last."""
         models = [f"/v2/models/{name}/ready" for name in self.models]
-        return pages.are_found(
+        return pages.all_exist(
             self._host, self.ports.http, "/v2/health/ready", *models
-        ) and pages.are_found(self._host, self.ports.metrics, "/metrics")
+        ) and pages.all_exist(self._host, self.ports.metrics, "/metrics")
 
-    def _ended(self) -> TandemError:
+    def _exit_error(self) -> TandemError:
         status = self._supervisor.returncode if self._supervisor else 0
         if status < 0:
             return self._failure(f"Triton's supervisor was killed by signal {-status}")

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.signals import handled_by
+from tandem.tools.signals import handle_signals
 from tandem.tools.triton import repository
 from tandem.tools.triton.launch import check_launch
 from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer
@@ -65,7 +65,7 @@ def linked_repository(deployment: Deployment) -> Iterator[Path]:
         repository.render(deployment, models, link=True)
         yield models
     finally:
-        with handled_by(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
+        with handle_signals(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -59,7 +59,7 @@ def session_processes(session: int) -> Iterator[int]:
             yield int(entry.name)
 
 
-def names_of(processes: Iterable[int]) -> list[str]:
+def process_names(processes: Iterable[int]) -> list[str]:
     """Name the processes of a server: "Triton" first, then the model of each stub.
 
     A model with several stubs is listed several times.

@@ -9,9 +9,9 @@ from typing import Any
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_json
 from tandem.tools.profiles.checks import check_profile
-from tandem.tools.profiles.engines.base import located
+from tandem.tools.profiles.engines.base import locate_errors
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
-from tandem.tools.profiles.profile import Profile, errors_of, read_profile
+from tandem.tools.profiles.profile import Profile, convert_errors, read_profile
 
 LENGTHS = ("max_batch_size", "max_seq_len", "max_num_tokens", "max_draft_len")
 PLUGINS = ("use_paged_context_fmha", "tokens_per_block")
@@ -31,15 +31,15 @@ def engines_to_build(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
     """
     profile = read_profile(path)
     engines = trt_engines(profile)
-    with errors_of(path):
+    with convert_errors(path):
         for name, engine in engines.items():
-            with located("engines", name):
+            with locate_errors("engines", name):
                 engine.check_settings()
         check_profile(profile)
     return profile, engines
 
 
-def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
+def check_built_engines(engines: Mapping[str, TensorRTLLMDraft]) -> None:
     """Raise TandemError if an engine is missing or was built with different settings."""
     for name, engine in engines.items():
         path = engine.engine_dir / "config.json"
@@ -48,7 +48,7 @@ def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
                 f"{name}: no engine in {engine.engine_dir}; build it with tandem build"
             )
         config = read_json(path)
-        for setting, wanted, found in _compared(engine, config):
+        for setting, wanted, found in _compare(engine, config):
             if found is not None and found != wanted:
                 raise TandemError(
                     f"{name}: {engine.engine_dir} was built with {setting} {found}, but the "
@@ -56,9 +56,7 @@ def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
                 )
 
 
-def _compared(
-    engine: TensorRTLLMDraft, config: Mapping[str, Any]
-) -> Iterator[tuple[str, Any, Any]]:
+def _compare(engine: TensorRTLLMDraft, config: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield (setting, value in the profile, value in the engine's config.json or None)."""
     build, given = config.get("build_config", {}), engine.build.model_dump()
     for name in LENGTHS:

@@ -1,6 +1,6 @@
 """Attention over pages, in one call for all rows of a step.
 
-`gathered` is plain PyTorch and runs everywhere: it first copies each row's pages together.
+`attend_gathered` is plain PyTorch and runs everywhere: it first copies each row's pages together.
 PyTorch's own `varlen_attn` (FlashAttention) reads the pages in place. Its abilities depend on its
 version and on the GPU, and some versions return wrong rows, so `choose` tests it before use.
 """
@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from tandem.engines.errors import first_line
 from tandem.engines.torch.attention import QKV
 from tandem.engines.torch.contiguous_kv_cache import KVShape
-from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, unpadded
+from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, make_batch
 from tandem.engines.torch.paged.page_pool import PagePool
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class PagedStep:
         """Return a mask of the keys that each token sees: [rows, 1, groups * width, keys]."""
         if (window, groups) not in self._masks:
             device = self.batch.positions.device
-            position = self.rectangle(self.batch.positions)[..., None]
+            position = self.to_rectangle(self.batch.positions)[..., None]
             key = torch.arange(keys, device=device)
             seen = key <= position
             if window is not None:
@@ -70,7 +70,7 @@ class PagedStep:
             self._masks[window, groups] = seen[:, None].repeat(1, 1, groups, 1)
         return self._masks[window, groups]
 
-    def rectangle(self, tokens: torch.Tensor) -> torch.Tensor:
+    def to_rectangle(self, tokens: torch.Tensor) -> torch.Tensor:
         """Arrange tokens [tokens, ...] by row, padded with arbitrary tokens: [rows, width, ...]."""
         size = self.batch.size
         if size.is_even:
@@ -78,8 +78,8 @@ class PagedStep:
         first = self.batch.ends[:-1, None] + torch.arange(size.width, device=tokens.device)
         return tokens[first.clamp_(max=len(tokens) - 1)]
 
-    def packed(self, rectangle: torch.Tensor) -> torch.Tensor:
-        """Undo `rectangle`: [rows, width, ...] to [tokens, ...]."""
+    def from_rectangle(self, rectangle: torch.Tensor) -> torch.Tensor:
+        """Undo `to_rectangle`: [rows, width, ...] to [tokens, ...]."""
         size, ends = self.batch.size, self.batch.ends
         flat = rectangle.flatten(0, 1)
         if size.is_even:
@@ -91,7 +91,7 @@ class PagedStep:
         return flat[self._index]
 
 
-def gathered(
+def attend_gathered(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -103,7 +103,9 @@ def gathered(
     rows, width = step.batch.size.rows, step.batch.size.width
     groups = heads // kv_heads
     own_keys, own_values = (step.gather(part).transpose(1, 2) for part in (keys, values))
-    parts = step.rectangle(query).view(rows, width, kv_heads, groups, size).permute(0, 2, 3, 1, 4)
+    parts = (
+        step.to_rectangle(query).view(rows, width, kv_heads, groups, size).permute(0, 2, 3, 1, 4)
+    )
     seen = F.scaled_dot_product_attention(
         parts.flatten(2, 3),  # query heads that share a key head are additional rows
         own_keys,
@@ -111,10 +113,10 @@ def gathered(
         attn_mask=step.mask(window, own_keys.shape[2], groups),
     )
     seen = seen.view(rows, kv_heads, groups, width, size).permute(0, 3, 1, 2, 4)
-    return step.packed(seen.reshape(rows, width, heads, size))
+    return step.from_rectangle(seen.reshape(rows, width, heads, size))
 
 
-def varlen(
+def attend_varlen(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -133,7 +135,7 @@ def varlen(
         keys,
         values,
         batch.ends,
-        batch.ends_of_pages * keys.shape[1],
+        batch.page_ends * keys.shape[1],
         batch.size.width,
         batch.size.pages * keys.shape[1],
         window_size=(-1 if window is None else window - 1, 0),
@@ -146,24 +148,24 @@ def varlen(
 
 
 def choose(pool: PagePool, heads: int, windows: Collection[int | None]) -> Attention:
-    """Return `varlen` if it works on this device, or `gathered`.
+    """Return `attend_varlen` if it works on this device, or `attend_gathered`.
 
     windows: sizes of the layers' attention windows in tokens; None: no window.
     """
     if pool.memory.device.type != "cuda":
-        return gathered
-    fault = fault_of(varlen, pool, heads, windows)
+        return attend_gathered
+    fault = find_fault(attend_varlen, pool, heads, windows)
     if fault is None:
         log.info("paged attention reads the pages in place")
-        return varlen
+        return attend_varlen
     log.warning("paged attention copies pages, because varlen_attn fails: %s", fault)
-    return gathered
+    return attend_gathered
 
 
-def fault_of(
+def find_fault(
     attention: Attention, pool: PagePool, heads: int, windows: Collection[int | None]
 ) -> str | None:
-    """Compare an attention with `gathered` on random data. Return the difference, or None.
+    """Compare an attention with `attend_gathered` on random data. Return the difference, or None.
 
     Tests a ragged and an even step. Windows are shortened to a page, because the test has few
     tokens.
@@ -184,12 +186,12 @@ def fault_of(
     tried = {None if window is None else min(window, page) for window in windows}
     for rows, window in product((ragged, even), tried):
         tokens = sum(row.new for row in rows)
-        batch = unpadded(torch.arange(tokens).numpy(), rows, page, device)
-        step = PagedStep(batch, trial, gathered)
+        batch = make_batch(torch.arange(tokens).numpy(), rows, page, device)
+        step = PagedStep(batch, trial, attend_gathered)
         query = torch.randn(
             tokens, heads, size, generator=generator, device=device, dtype=keys.dtype
         )
-        want = gathered(query, *trial.layer(0), step, window)
+        want = attend_gathered(query, *trial.layer(0), step, window)
         try:
             got = attention(query, *trial.layer(0), step, window)
             gap = float((want.float() - got.float()).abs().max())  # waits for the device's errors

@@ -26,7 +26,7 @@ class PagedRow(NamedTuple):
     pages: Sequence[int] | Numbers
 
 
-def rows_of(segment: Packed) -> list[PagedRow]:
+def paged_rows(segment: Packed) -> list[PagedRow]:
     if isinstance(segment, BranchSegment):
         assert isinstance(segment.own, PagedBranchKV)
         starts = segment.positions.tolist()
@@ -105,7 +105,7 @@ class PagedBatch:
         self.tables, self.wanted = parts[5].view(rows, pages), parts[6]
 
     @cached_property
-    def ends_of_pages(self) -> torch.Tensor:
+    def page_ends(self) -> torch.Tensor:
         """Offsets at which each row's pages start in one list of all pages: [rows + 1].
 
         The last element is the list's length.
@@ -152,7 +152,7 @@ def write(
         ends[0] = 0
 
 
-def unpadded(
+def make_batch(
     ids: NDArray[np.int64], rows: Sequence[PagedRow], page_tokens: int, device: torch.device
 ) -> PagedBatch:
     """Return a batch of exactly these rows on a device. ids: [all rows' new tokens]."""

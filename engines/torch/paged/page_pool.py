@@ -61,7 +61,7 @@ class PagePool:
     def is_shared(self, page: int) -> bool:
         return bool(self._references[page] > 1)
 
-    def freed_by(self, holders: Sequence[Sequence[int]]) -> int:
+    def count_freed(self, holders: Sequence[Sequence[int]]) -> int:
         held = np.bincount([page for pages in holders for page in pages], minlength=1)
         references = self._references[: len(held)]
         return int(((held > 0) & (held == references)).sum())

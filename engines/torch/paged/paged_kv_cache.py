@@ -43,12 +43,12 @@ class PagedKVCache(KVCache):
         self.pool = PagePool(shape, self.total_blocks, block_tokens)
 
     def branch_room(self, branches: int, tokens: int) -> int:
-        each = self._pages_of_a_branch(tokens)
+        each = self._max_branch_pages(tokens)
         self._evict_stale(branches * each)
         return min(branches, self._free_blocks // each) * tokens
 
     def branch_kv(self, entry: KVEntry, leaves: NDArray[np.int64], tokens: int) -> PagedBranchKV:
-        each = self._pages_of_a_branch(tokens)
+        each = self._max_branch_pages(tokens)
         entry.lent_pages = self.pool.take(each * len(leaves))
         entry.lent_blocks = len(entry.lent_pages)
         full = leaves // self._block
@@ -93,7 +93,7 @@ class PagedKVCache(KVCache):
         full, parted = divmod(shared, self._block)
         copied = parted > 0 and self.pool.is_shared(entry.pages[full])
         kept = full + (parted > 0 and not copied)
-        freed = self.pool.freed_by([entry.pages[kept + copied :]])
+        freed = self.pool.count_freed([entry.pages[kept + copied :]])
         wanted = self.blocks_for(max_length) - kept
         if self._available(keep=entry) + freed < wanted:
             return None
@@ -116,12 +116,12 @@ class PagedKVCache(KVCache):
         entry.lent_pages = []
         entry.lent_blocks = 0
 
-    def _pages_of_a_branch(self, tokens: int) -> int:
+    def _max_branch_pages(self, tokens: int) -> int:
         """Return the maximum number of own pages that a branch of `tokens` tokens may need."""
         return self.blocks_for(self._block - 1 + tokens)
 
     def _blocks_held_only_by(self, entries: Sequence[KVEntry]) -> int:
-        return self.pool.freed_by([entry.pages for entry in entries])
+        return self.pool.count_freed([entry.pages for entry in entries])
 
     @property
     def _free_blocks(self) -> int:

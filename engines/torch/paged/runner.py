@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from tandem.engines.torch.attention import Packed, wanted_rows
 from tandem.engines.torch.fused_llama import FusedLlama
-from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
+from tandem.engines.torch.paged.attention import PagedStep, attend_gathered, choose
 from tandem.engines.torch.paged.batch import (
     PagedBatch,
     StepSize,
     buckets,
+    make_batch,
+    paged_rows,
     places,
-    rows_of,
-    unpadded,
     write,
 )
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
@@ -53,7 +53,8 @@ class PagedRunner:
         self.buckets = [
             bucket
             for bucket in buckets(MAX_ROWS, max_width, longest, max_tokens)
-            if self._attention is gathered or bucket.pages == longest  # others skip unused pages
+            # Other attentions skip unused pages.
+            if self._attention is attend_gathered or bucket.pages == longest
         ]
         size = max(bucket.numbers for bucket in self.buckets)
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
@@ -96,11 +97,11 @@ class PagedRunner:
 
     def logits(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
         """Run the segments' tokens, ids [all tokens]. Return logits [wanted rows, vocab_size]."""
-        rows = [row for segment in segments for row in rows_of(segment)]
+        rows = [row for segment in segments for row in paged_rows(segment)]
         wanted, page_tokens = wanted_rows(segments), self._pool.page_tokens
         bucket = next((b for b in self.buckets if b.holds(rows, page_tokens)), None)
         if bucket is None or not len(wanted):
-            batch = unpadded(ids, rows, page_tokens, self.device)
+            batch = make_batch(ids, rows, page_tokens, self.device)
             return self._run(batch, torch.from_numpy(wanted).to(self.device))
         staged = PagedBatch(self._staging, bucket)
         write(staged, ids, rows, page_tokens)

@@ -99,9 +99,9 @@ def test_errors_name_the_invalid_field_and_function(asked, template, given, fiel
     guide, _ = asked(template, kind=PLAIN, **given)
     with pytest.raises(GuideError) as caught:
         small_guides.matcher(guide.kind, guide.text)
-    assert guide.located(str(caught.value))[0] == field
-    assert guide.located(str(caught.value))[1].startswith(reason)
-    assert guide.located("no text matches it") == (guide.field, "no text matches it")
+    assert guide.locate(str(caught.value))[0] == field
+    assert guide.locate(str(caught.value))[1].startswith(reason)
+    assert guide.locate("no text matches it") == (guide.field, "no text matches it")
 
 
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])

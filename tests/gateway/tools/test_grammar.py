@@ -11,7 +11,7 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.guides import lark
 from tandem.gateway.protocol.tools import Function, Tool
 from tandem.gateway.tools.formats import FORMATS
-from tandem.gateway.tools.grammar import CallGrammar, check_names, parameters_of
+from tandem.gateway.tools.grammar import CallGrammar, check_names, parameters_schema
 from tandem.gateway.tools.parser import ToolCallParser
 
 BY_NAME = {known.name: known for known in FORMATS}
@@ -82,7 +82,7 @@ def grammar(known, kind, tools=TOOLS, *, bound=None, one_call=False):
 def matcher(known, kind, tools=(), *, may=False, **given):
     tokenizer, made = grammar(known, kind, tools or TOOLS, **given)
     rules = made.text_or_calls() if may else made.calls()
-    return Matcher(tokenizer, lark.text_of(rules))
+    return Matcher(tokenizer, lark.render_rules(rules))
 
 
 def written(known, *calls):
@@ -199,20 +199,20 @@ def test_a_call_cannot_bypass_its_schema(known, text, kind, letters):
 
 
 def test_parameters_must_be_an_object():
-    assert parameters_of(tool("f").function) == {
+    assert parameters_schema(tool("f").function) == {
         "type": "object",
         "properties": {},
         "additionalProperties": False,
     }
-    assert parameters_of(tool("f", {}).function) == {"type": "object"}
+    assert parameters_schema(tool("f", {}).function) == {"type": "object"}
     given = {"$ref": "#/$defs/a", "$defs": {"a": {}}}
-    assert parameters_of(tool("f", given).function) == {"type": "object", **given}
+    assert parameters_schema(tool("f", given).function) == {"type": "object", **given}
     for kinds in (["object"], ["object", "null"]):
-        assert parameters_of(tool("f", CITY | {"type": kinds}).function) == CITY
+        assert parameters_schema(tool("f", CITY | {"type": kinds}).function) == CITY
     with pytest.raises(ApiError, match="parameters of 'f' must have type object"):
-        parameters_of(Function(name="f", parameters={"type": ["array", "null"]}))
+        parameters_schema(Function(name="f", parameters={"type": ["array", "null"]}))
     with pytest.raises(ApiError, match="parameters of 'f' must have type object"):
-        parameters_of(Function(name="f", parameters={"type": "array"}))
+        parameters_schema(Function(name="f", parameters={"type": "array"}))
     with pytest.raises(ApiError, match="two functions named 'f'"):
         check_names([tool("g"), tool("f"), tool("f", CITY)])
     check_names(TOOLS)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.gateway.tools.formats import FORMATS, format_of
+from tandem.gateway.tools.formats import FORMATS, detect_format
 from tandem.gateway.tools.parser import CallDelta, ToolCallParser
 
 BY_NAME = {known.name: known for known in FORMATS}
@@ -292,4 +292,4 @@ dictionary of argument name and its value}.' }}""".replace("\\\n", "")
     ],
 )
 def test_the_call_format_is_detected_from_the_template(template, known):
-    assert format_of(template) is known
+    assert detect_format(template) is known

@@ -45,7 +45,7 @@ class ProfileError(Exception):
 
 
 @contextmanager
-def located(*key_path: str | int) -> Iterator[None]:
+def locate_errors(*key_path: str | int) -> Iterator[None]:
     """Convert errors of a checkpoint or an engine's settings to a ProfileError at a key path.
 
     If the error is a ProfileError, prepend the key path to its own.

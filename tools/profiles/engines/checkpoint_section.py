@@ -18,7 +18,7 @@ from tandem.tools.profiles.engines.base import (
     LoraAdapters,
     ProfileError,
     check_kv_cache,
-    located,
+    locate_errors,
     parameters_of,
 )
 
@@ -68,7 +68,7 @@ class CheckpointSection(EngineSection):
         return self.checkpoint
 
     def plan(self) -> EnginePlan:
-        with located("checkpoint"):
+        with locate_errors("checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint)
         reach = checkpoint.max_positions
         default = self.default_max_seq_len
@@ -87,7 +87,7 @@ class CheckpointSection(EngineSection):
         )
         files = {}
         for subfolder, (name, folder) in zip(subfolders, adapters.items(), strict=True):
-            with located("lora_adapters", name):
+            with locate_errors("lora_adapters", name):
                 self.check_adapter(folder)
             files[subfolder] = [folder / WEIGHTS_FILE, folder / CONFIG_FILE]
         capabilities = self.capabilities_of(settings)

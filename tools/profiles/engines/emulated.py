@@ -22,7 +22,7 @@ from tandem.tools.profiles.engines.base import (
     Folder,
     ProfileError,
     copied_settings,
-    located,
+    locate_errors,
     parameters_of,
 )
 
@@ -85,7 +85,7 @@ class EmulatedDraft(EngineSection):
         return frozenset({f"emulated {self.role}"})
 
     def plan(self) -> EnginePlan:
-        with located("tokenizer"):
+        with locate_errors("tokenizer"):
             tokenizer = read_tokenizer(self.tokenizer)
         settings = self._settings(tokenizer)
         return EnginePlan(

@@ -30,7 +30,7 @@ from tandem.tools.profiles.engines.base import (
     LookupSection,
     ProfileError,
     copied_settings,
-    located,
+    locate_errors,
 )
 from tandem.tools.profiles.engines.checkpoint_section import CheckpointSection
 
@@ -113,7 +113,7 @@ class LlmApiTarget(CheckpointSection):
         if len(ways) > 1:
             raise ProfileError((ways[1],), f"set {ways[0]} or {ways[1]}, not both")
         if self.draft:
-            with located("draft", "checkpoint"):
+            with locate_errors("draft", "checkpoint"):
                 _check_vocabulary(self.checkpoint, self.draft.checkpoint)
         return super().plan()
 

@@ -27,7 +27,7 @@ from tandem.tools.profiles.engines.base import (
     ProfileError,
     as_tuple,
     check_kv_cache,
-    located,
+    locate_errors,
 )
 
 BACKEND = "tensorrtllm"
@@ -166,14 +166,14 @@ class TensorRTLLMDraft(EngineSection):
         return frozenset(f"cuda:{number}" for number in self.device_ids)
 
     def plan(self) -> EnginePlan:
-        with located("checkpoint"):
+        with locate_errors("checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint)
         self.check_settings()
         return EnginePlan(
             capabilities=capabilities.TENSORRTLLM,
             backend=BACKEND,
             parameters=self._parameters(),
-            vocab_size=self.padded(checkpoint.vocab_size),
+            vocab_size=self.padded_vocab_size(checkpoint.vocab_size),
             max_seq_len=self.build.max_seq_len,
             kv_cache_tokens=self.run.max_tokens_in_paged_kv_cache,
             kv_block_tokens=self.build.tokens_per_block,
@@ -250,7 +250,7 @@ class TensorRTLLMDraft(EngineSection):
         if self.engine_dir == target.engine_dir:
             raise ProfileError(("draft", "engine_dir"), "must be different from the target's")
 
-    def padded(self, vocab_size: int) -> int:
+    def padded_vocab_size(self, vocab_size: int) -> int:
         """Return the width of the logits: vocab_size rounded up to a multiple of tp_size."""
         return -(-vocab_size // self.tp_size) * self.tp_size
 
@@ -283,7 +283,7 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
     def plan(self) -> EnginePlan:
         adapters, files = self.lora_adapters or {}, {}
         for number, (name, folder) in enumerate(adapters.items(), 1):
-            with located("lora_adapters", name):
+            with locate_errors("lora_adapters", name):
                 _check_adapter(folder)
             files[f"lora-{number}"] = [folder / file for file in LORA_FILES.values()]
         # An engine without the plugin ignores adapters. If the profile has adapters, their numbers

@@ -22,7 +22,7 @@ from tandem.tools.profiles.engines.base import (
     Folder,
     ProfileError,
     copied_settings,
-    located,
+    locate_errors,
 )
 from tandem.tools.profiles.engines.checkpoint_section import SEQUENCES_CACHED, CheckpointSection
 
@@ -76,7 +76,7 @@ class TorchDraft(CheckpointSection):
         return max(max_seq_len, min(SEQUENCES_CACHED * max_seq_len, affordable))
 
     def plan(self) -> EnginePlan:
-        with located("checkpoint"):
+        with locate_errors("checkpoint"):
             fault = _why_unsupported(read_config(self.checkpoint))
         if fault:
             raise ProfileError(("checkpoint",), f"{self.checkpoint}: {fault}")
@@ -86,7 +86,7 @@ class TorchDraft(CheckpointSection):
         )
 
     def check_weights(self) -> None:
-        with located("checkpoint"):
+        with locate_errors("checkpoint"):
             require_weights(self.checkpoint)
 
     def settings(self, _: Checkpoint, /, **decided: Any) -> TorchSettings:
