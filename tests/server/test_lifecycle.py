@@ -219,6 +219,19 @@ def test_the_log_of_a_crash_is_kept_even_if_the_server_is_stopped_next(models):
 
 
 @pytest.mark.heavy
+def test_a_server_whose_processes_all_get_sigterm_has_not_failed(models):
+    """Systemd stops a unit this way."""
+    with start(models) as server:
+        group = os.getsid(triton_of(server))
+        os.kill(group, signal.SIGTERM)
+        os.kill(triton_of(server), signal.SIGTERM)
+        assert eventually(lambda: not server.running)
+        server.stop()
+        assert server.failure is None
+    assert not server.log.path.exists()
+
+
+@pytest.mark.heavy
 def test_waiting_for_the_server_ends_if_its_supervisor_is_killed(models):
     with start(models) as server:
         processes, triton = server.processes, triton_of(server)

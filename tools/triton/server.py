@@ -204,9 +204,11 @@ class TritonServer:
         if self._supervisor is None:
             return
         try:
-            if "Triton" not in self._names:  # it crashed a moment ago
+            if "Triton" not in self._names:  # it crashed, or a service manager stopped it too
                 with suppress(TandemError):
                     self.check()
+                if self._supervisor.returncode == 128 + signal.SIGTERM:
+                    self.failure = None
             if self._supervisor.stdin is not None:
                 self._supervisor.stdin.close()  # asks the supervisor to stop the server
             began = time.monotonic()
