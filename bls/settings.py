@@ -64,7 +64,7 @@ class EngineSettings:
     def kv_blocks(self) -> int:
         return self.kv_cache_tokens // self.kv_block_tokens
 
-    def kv_blocks_of(self, num_tokens: int) -> int:
+    def kv_blocks_for(self, num_tokens: int) -> int:
         """Return the number of KV blocks for ``num_tokens`` tokens of one sequence."""
         return -(-num_tokens // self.kv_block_tokens)
 

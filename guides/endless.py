@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tandem.guides.errors import GuideError
 from tandem.guides.references import Definitions
-from tandem.guides.schema_parts import schemas_of
+from tandem.guides.schema_parts import iter_schemas
 
 Part = dict[str, Any]
 
@@ -19,7 +19,7 @@ NOTHING: Final[Part] = {"enum": []}
 def drop_endless(schema: Part) -> None:
     """Replace endless parts with an empty enum; raise GuideError if the whole schema is endless."""
     definitions = Definitions(schema)
-    parts = list(schemas_of(schema))
+    parts = list(iter_schemas(schema))
     if not any("$ref" in part for part in parts):
         return
     ending: set[int] = set()
@@ -68,7 +68,7 @@ def _required(part: Part) -> list[Any]:
 
 def _first_items(part: Part) -> list[Any]:
     """Return the schemas of the items that an array must contain."""
-    least, items, first = part.get("minItems"), part.get("items"), part.get("prefixItems")
-    count = int(least) if isinstance(least, int | float) else 0
+    min_items, items, first = part.get("minItems"), part.get("items"), part.get("prefixItems")
+    count = int(min_items) if isinstance(min_items, int | float) else 0
     listed = items if isinstance(items, list) else first if isinstance(first, list) else []
     return [*listed[:count], *([items] if count > len(listed) else [])]

@@ -11,7 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tandem.contract import postprocessing as tensors
-from tandem.postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer, text_lengths
+from tandem.postprocessing.detokenizer import (
+    Detokenizer,
+    decode_chunk,
+    make_detokenizer,
+    text_lengths,
+)
 from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.preprocessor import required
 from tandem.preprocessing.tokenizer import load_tokenizer
@@ -64,10 +69,10 @@ class Postprocessor:
             lengths = _context_lengths(context, sequences, len(inputs[tensors.TOKENS_BATCH]))
         try:
             if context is None:
-                texts = [self._detokenizer.whole(ids) for ids in sequences]
+                texts = [self._detokenizer.decode_all(ids) for ids in sequences]
             else:
                 texts = [
-                    chunk(self._detokenizer, ids, length)
+                    decode_chunk(self._detokenizer, ids, length)
                     for ids, length in zip(sequences, lengths, strict=True)
                 ]
             answer: dict[str, Array] = {}

@@ -94,11 +94,11 @@ class Preprocessor:
         _check_sizes(inputs, self._settings)
         settings, special = self._settings, self._settings.add_special_tokens
         pads = _ids_or(inputs, tensors.PAD_ID, settings.pad_id)
-        prompts, lengths = _padded(self._ids(inputs, tensors.QUERY, special=special), pads)
+        prompts, lengths = _pad(self._ids(inputs, tensors.QUERY, special=special), pads)
         decoder_ids = pads.tolist()  # without a DECODER_QUERY: start from the pad id
         if tensors.DECODER_QUERY in inputs:
             decoder_ids = self._ids(inputs, tensors.DECODER_QUERY, special=special)
-        decoder_prompts, decoder_lengths = _padded(decoder_ids, pads)
+        decoder_prompts, decoder_lengths = _pad(decoder_ids, pads)
         # Only virtual tokens have ids in the prompt table; the ids of a text are 0.
         extra_ids = np.zeros_like(prompts, np.uint64)
         if tensors.PROMPT_TABLE_EXTRA_ID not in inputs:
@@ -132,15 +132,15 @@ class Preprocessor:
         special: whether to add the tokens that mark a text's start and end. Raises InputError for a
         text that is far too long, without encoding all of it.
         """
-        rows, most = [], self._settings.max_seq_len
+        rows, limit = [], self._settings.max_seq_len
         for (text,) in _texts(inputs, name):
-            beginning = text[: most * CHARACTERS_OF_A_TOKEN]
+            beginning = text[: limit * CHARACTERS_OF_A_TOKEN]
             if 0 < len(beginning) < len(text):
                 count = len(self._encode(beginning, special))
-                if count > 2 * most:  # the cut changes a token or two, not half of them
+                if count > 2 * limit:  # the cut changes a token or two, not half of them
                     raise InputError(
                         f"{name} has {count} tokens in the first {len(beginning)} of its "
-                        f"{len(text)} characters; the limit is {most}"
+                        f"{len(text)} characters; the limit is {limit}"
                     )
             rows.append(self._encode(text, special))
         return rows
@@ -149,7 +149,7 @@ class Preprocessor:
         if tensors.PREDICTION not in inputs:
             return np.empty((_batch(inputs), 0), np.int32)
         ids = self._ids(inputs, tensors.PREDICTION, special=False)
-        return _padded(ids, np.full((len(ids), 1), -1, np.int32))[0]
+        return _pad(ids, np.full((len(ids), 1), -1, np.int32))[0]
 
     def _encode(self, text: str, special: bool) -> list[int]:
         """Encode a text without offsets, which would take most of the time for a long text."""
@@ -232,7 +232,7 @@ def _batch(inputs: Mapping[str, Array]) -> int:
     return int(inputs[tensors.QUERY].shape[0])
 
 
-def _padded(ids: Sequence[Sequence[int]], pads: Array) -> tuple[Array, Array]:
+def _pad(ids: Sequence[Sequence[int]], pads: Array) -> tuple[Array, Array]:
     """Return ids [b, longest], padded with pads [b, 1], and their lengths [b, 1]."""
     lengths = np.array([[len(row)] for row in ids], np.int32)
     padded = np.repeat(pads, lengths.max(), axis=1)

@@ -99,7 +99,7 @@ def lengths_of(
     outcomes that reach ``min_tokens``. No branch follows an end of sequence.
     """
     banned = sequence.min_tokens_left
-    end = sequence.first_end(draft)
+    end = sequence.find_eos(draft)
     lengths = []
     for num_accepted in range(len(draft) + 1):
         new = num_accepted + 1

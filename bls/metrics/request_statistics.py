@@ -32,7 +32,7 @@ class Round(NamedTuple):
 
 
 @dataclass
-class Drafted:
+class DraftStatistics:
     """Statistics of rounds with draft tokens, named as in vLLM's per-request statistics.
 
     ``num_spec_steps`` is the number of rounds; ``acceptance_histogram[i]`` is the number of rounds
@@ -80,7 +80,7 @@ class Drafted:
 
 
 @dataclass
-class DraftedAhead:
+class AheadStatistics:
     """Statistics of drafting ahead. A hit is a round whose draft was a branch.
 
     num_calls: number of rounds during which the draft engine drafted ahead.
@@ -118,7 +118,7 @@ class DraftedAhead:
 
 
 @dataclass
-class Guided:
+class GuideStatistics:
     """Statistics of an answer with a guide.
 
     method: how the guide was enforced (see ``bls.guided.guidance``). warnings: parts of the guide
@@ -145,7 +145,7 @@ class Totals(NamedTuple):
 
 
 @dataclass
-class Statistics(Drafted):
+class Statistics(DraftStatistics):
     """Statistics of one request, in total and per drafter."""
 
     num_rounds: int = 0
@@ -156,11 +156,11 @@ class Statistics(Drafted):
     stop_string: str | None = None  # the stop string that ended the answer
     draft_seconds: float = 0.0  # by the draft engine's clock
     target_seconds: float = 0.0  # by the target's clock
-    by_drafter: defaultdict[DrafterName, Drafted] = field(
-        default_factory=lambda: defaultdict(Drafted)
+    by_drafter: defaultdict[DrafterName, DraftStatistics] = field(
+        default_factory=lambda: defaultdict(DraftStatistics)
     )
-    ahead: DraftedAhead = field(default_factory=DraftedAhead)
-    guide: Guided | None = None
+    ahead: AheadStatistics = field(default_factory=AheadStatistics)
+    guide: GuideStatistics | None = None
     rounds: list[Round] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:

@@ -32,9 +32,9 @@ def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
         )
 
 
-def guide_of(inputs: PromptInputs) -> Guide | None:
+def read_guide(inputs: PromptInputs) -> Guide | None:
     """Return a prompt's guide or None; raise BadRequest if its type or text is bad or missing."""
-    kind, text = (_only(inputs, tensor) for tensor in (TYPE, TEXT))
+    kind, text = (_single_value(inputs, tensor) for tensor in (TYPE, TEXT))
     if not kind:
         if text:
             raise BadRequest(f"input '{TYPE}' is missing; send one of {', '.join(KINDS)}")
@@ -46,7 +46,7 @@ def guide_of(inputs: PromptInputs) -> Guide | None:
     return Guide(kind, text)
 
 
-def _only(inputs: PromptInputs, tensor: Tensor) -> str:
+def _single_value(inputs: PromptInputs, tensor: Tensor) -> str:
     values = inputs.strings(tensor)
     if len(values) > 1:
         raise BadRequest(f"input '{tensor}' must have one value per prompt; got {len(values)}")

@@ -13,7 +13,7 @@ from transformers.generation.logits_process import (
 
 from tandem.sampling.params import SamplingNumbers
 
-_LEAST_DIVISOR = torch.finfo(torch.float32).tiny  # some devices round smaller numbers to 0
+_MIN_DIVISOR = torch.finfo(torch.float32).tiny  # some devices round smaller numbers to 0
 
 
 def penalizes(sampling: SamplingNumbers) -> bool:
@@ -44,7 +44,7 @@ def warp(scores: torch.Tensor, sampling: SamplingNumbers) -> torch.Tensor:
     if sampling.temperature != 1:
         # Subtract the best score first, so that no score overflows. transformers' own warper
         # computes inf - inf, which is NaN, at low temperatures.
-        temperature = max(sampling.temperature, _LEAST_DIVISOR)
+        temperature = max(sampling.temperature, _MIN_DIVISOR)
         scores = (scores - scores.amax(-1, keepdim=True)) / temperature
     if 0 < sampling.top_k < scores.shape[-1]:
         scores = TopKLogitsWarper(sampling.top_k)(None, scores)

@@ -82,7 +82,7 @@ def test_keep_all_and_use_oldest_choose_the_copy(row, ngram, limit, keep_all, us
 def test_matching_tokens_beyond_the_ngram_are_counted(row, ngram, most, keep_all, use_oldest):
     options = {"ngram": ngram, "keep_all": keep_all, "use_oldest": use_oldest}
     match = found(row, len(row), **options)
-    counted = found(row, len(row), most_matching=most, **options)
+    counted = found(row, len(row), max_matching=most, **options)
     if match is None:
         assert counted is None
         return

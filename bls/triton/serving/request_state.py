@@ -80,7 +80,7 @@ class RequestState:
         overdue = self.call_slot.check(now)
         if overdue is not None:
             if self.permit is not None:
-                self.permit.end()
+                self.permit.release()
             self.fail(overdue)
         for sequence in self._sequences:
             sequence.check(now)
@@ -93,13 +93,13 @@ class RequestState:
             self._failure = error
             sequences = self._sequences
         if self.permit is not None:
-            self.permit.withdraw()
-        self.places.give_back()
+            self.permit.leave_queue()
+        self.places.release_unused()
         for sequence in sequences:
             sequence.interrupt(error)
-        self._sender.refuse(error.line, error.code)
+        self._sender.send_error(error.line, error.code)
 
-    def sequence_advanced(self, output: SequenceOutput) -> None:
+    def add_output(self, output: SequenceOutput) -> None:
         """Send a sequence's chunk or, without streaming, the answers to all prompts together."""
         with self._sending:
             self._unfinished -= output.finish_reason is not None

@@ -26,7 +26,7 @@ class Receiver:
     def __init__(self):
         self.end = threading.Event()
 
-    def ended(self, error):
+    def on_end(self, error):
         self.error = error
         self.end.set()
 

@@ -249,7 +249,7 @@ def test_a_wrong_number_of_instances_is_rejected(counts, settings):
 
 def test_the_shared_file_is_named_after_the_process_namespace():
     loops = other_loops(started_as(2), 2)
-    loops.open(stop=lambda request_id: None, released=lambda: None)
+    loops.open(on_stop=lambda request_id: None, on_release=lambda: None)
     namespace = re.fullmatch(r"pid:\[(\d+)\]", os.readlink("/proc/self/ns/pid"))[1]
     made = SHARED_MEMORY / f"{PREFIX}{namespace}-{os.getppid()}-bls_stream-1"
     assert made.exists()
