@@ -98,7 +98,7 @@ class _Closer:
                 for one in _list(schemas):
                     self.close(one, shared, stated)
             self._leave_open(part, without=alternatives)
-        elif stated is None and not around.declared and _is_another(part):
+        elif stated is None and not around.declared and _comes_from_one_schema(part):
             for one in _list(part.get("allOf")):
                 self.close(one)
         elif (names.declared or stated is not None) and _may_be_object(part):
@@ -179,7 +179,7 @@ def _write(part: Part, names: _Names, rest: Any) -> None:
     part[OTHERS] = rest
 
 
-def _is_another(part: Part) -> bool:
+def _comes_from_one_schema(part: Part) -> bool:
     """Return whether all names of a schema come from one other schema, which is closed itself."""
     others = len(_list(part.get("allOf"))) + ("$ref" in part)
     return others == 1 and not _own_names(part).declared

@@ -42,7 +42,7 @@ class GuideCompiler:
         self._tokenizer = read_tokenizer(tokenizer_dir, vocab_size, end_ids).library
         self._executor = LLExecutor(MASK_THREADS)
         self._limits = LIMITS
-        self._kept: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
+        self._automata: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
         self._refusals: OrderedDict[bytes, str] = OrderedDict()  # guide's digest -> reason
         self._lock = threading.Lock()
         self._workers = [
@@ -59,7 +59,7 @@ class GuideCompiler:
     def has(self, guide: Guide) -> bool:
         """Return whether the cache has a guide, compiled or rejected."""
         with self._lock:
-            return guide in self._kept or _digest(guide) in self._refusals
+            return guide in self._automata or _digest(guide) in self._refusals
 
     def matcher(
         self, guide: Guide, end_ids: Sequence[int], check: Callable[[], None] = lambda: None
@@ -93,9 +93,9 @@ class GuideCompiler:
             refused = self._refusals.get(_digest(guide))
             if refused is not None:
                 raise GuideError(refused)
-            if guide in self._kept:
-                self._kept.move_to_end(guide)
-            return self._kept.get(guide)
+            if guide in self._automata:
+                self._automata.move_to_end(guide)
+            return self._automata.get(guide)
 
     def _try_compile(
         self, worker: Worker, guide: Guide, check: Callable[[], None]
@@ -119,8 +119,8 @@ class GuideCompiler:
         If another answer has already replaced it, return that replacement.
         """
         with self._lock:
-            if self._kept.get(guide) is full:
-                del self._kept[guide]
+            if self._automata.get(guide) is full:
+                del self._automata[guide]
         return self._find_cached(guide) or self._add_to_cache(
             guide, self._compile(full.valid_guide)
         )
@@ -136,7 +136,7 @@ class GuideCompiler:
 
     def _add_to_cache(self, guide: Guide, compiled: GuideAutomaton) -> GuideAutomaton:
         with self._lock:
-            return self._kept.setdefault(guide, compiled)
+            return self._automata.setdefault(guide, compiled)
 
     def _refuse(self, guide: Guide, reason: str) -> None:
         """Cache the reason for a rejection, because clients send the same guide repeatedly."""
@@ -152,12 +152,12 @@ class GuideCompiler:
         """
         dropped = []
         with self._lock:
-            while len(self._kept) > MAX_CACHED_GUIDES:
-                dropped.append(self._kept.popitem(last=False))
-            sizes = {guide: kept.max_bytes for guide, kept in self._kept.items()}
+            while len(self._automata) > MAX_CACHED_GUIDES:
+                dropped.append(self._automata.popitem(last=False))
+            sizes = {guide: kept.max_bytes for guide, kept in self._automata.items()}
             while sum(sizes.values()) > MAX_CACHE_BYTES:
                 largest = max(sizes, key=lambda guide: sizes[guide])
-                dropped.append((largest, self._kept.pop(largest)))
+                dropped.append((largest, self._automata.pop(largest)))
                 del sizes[largest]
         if dropped:
             dropped.clear()

@@ -27,7 +27,9 @@ def drop_endless(schema: Part) -> None:
     left = [*parts]
     while left:
         part = left.pop()
-        missing = [one for one in _inner(part, definitions, ending) if id(one) not in ending]
+        missing = [
+            one for one in _required_parts(part, definitions, ending) if id(one) not in ending
+        ]
         if not missing:
             ending.add(id(part))
             left += waiting.pop(id(part), ())
@@ -41,7 +43,7 @@ def drop_endless(schema: Part) -> None:
             part.update(NOTHING)
 
 
-def _inner(part: Part, definitions: Definitions, ending: set[int]) -> Iterator[Part]:
+def _required_parts(part: Part, definitions: Definitions, ending: set[int]) -> Iterator[Part]:
     """Yield the subschemas that need finite values so that ``part`` can have one.
 
     ending: ids of schemas known to have finite values. An `anyOf` or `oneOf` that lists one of them

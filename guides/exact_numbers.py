@@ -19,7 +19,7 @@ BOUNDS = ("minimum", "maximum")
 OTHERS = ("exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 # The library itself rejects larger bounds.
 LARGEST = 2**63 - 1
-LONGEST_INTEGER = 2**64
+INTEGER_LIMIT = 2**64
 
 
 def check_numbers(schema: Any) -> None:
@@ -50,7 +50,7 @@ def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
 def _is_kept(number: int | float) -> bool:
     """Return whether the library reads a number exactly."""
     if isinstance(number, int):
-        return abs(number) < LONGEST_INTEGER and Decimal(repr(float(number))) == number
+        return abs(number) < INTEGER_LIMIT and Decimal(repr(float(number))) == number
     if not math.isfinite(number):
         return False
     _, digits, power = Decimal(repr(number)).as_tuple()

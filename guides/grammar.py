@@ -16,12 +16,12 @@ from tandem.guides.schemas import exact_options, prepare_schema
 
 # A schema (``json``), and the tokens that may contain `%json` without a schema: comments, strings,
 # regular expressions and special tokens.
-TOKEN_OF_LARK = re.compile(
+LARK_TOKEN = re.compile(
     r"""(?:\#|//)[^\n]* | "(?:\\.|[^"\\])*"? | /(?:\\.|[^/\\])+/? | <[^<>\s]+>
     | (?P<json>%json\s*(?=\{))""",
     re.DOTALL | re.VERBOSE,
 )
-ESCAPED_IN_GBNF = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
+GBNF_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 MAX_CHOICES = 10_000
 
 
@@ -36,7 +36,7 @@ def make_grammar(guide: Guide, special: Mapping[str, int] = {}) -> str:
         def by_id(found: re.Match[str]) -> str:
             return f"<[{special[found[0]]}]>" if found[0] in special else found[0]
 
-        text = TOKEN_OF_LARK.sub(by_id, text)
+        text = LARK_TOKEN.sub(by_id, text)
     try:
         return GRAMMARS[guide.kind](text)
     except ValueError as error:
@@ -71,7 +71,7 @@ def _regex(text: str) -> str:
 def _lark(text: str) -> str:
     """Return a Lark grammar whose JSON schemas are prepared for the library."""
     pieces, at = [], 0
-    while found := TOKEN_OF_LARK.search(text, at):
+    while found := LARK_TOKEN.search(text, at):
         pieces.append(text[at : found.end()])
         at = found.end()
         if found["json"]:
@@ -110,7 +110,7 @@ def _exact_in_lark(schema: dict[str, Any]) -> dict[str, Any]:
 def _ebnf(text: str) -> str:
     """Return the grammar for a guide in llama.cpp's EBNF (GBNF)."""
     try:
-        return _lark(gbnf_to_lark(ESCAPED_IN_GBNF.sub(_unescape, text)))
+        return _lark(gbnf_to_lark(GBNF_ESCAPE.sub(_unescape, text)))
     except Exception as error:  # the converter raises errors of any type
         reason = (
             "it is nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
@@ -136,10 +136,10 @@ def _choice(text: str) -> str:
         raise GuideError('choices must be a JSON list of non-empty strings, such as ["yes", "no"]')
     if not 0 < len(choices) <= MAX_CHOICES:
         raise GuideError(f"there must be between 1 and {MAX_CHOICES} choices; got {len(choices)}")
-    return _regex("|".join(map(_literally, choices)))
+    return _regex("|".join(map(_escape_literal, choices)))
 
 
-def _literally(text: str) -> str:
+def _escape_literal(text: str) -> str:
     """Return a regular expression that matches only ``text``."""
     return "".join(c if c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
 

@@ -29,7 +29,7 @@ MAX_RENEWALS = 8
 # Length of a long run of forced tokens. For each token the library looks at the whole run, so a
 # call takes few tokens of a long run and can be interrupted.
 LONG_RUN = 1000
-STEPS_OF_LONG_RUN = 16  # tokens per call
+LONG_RUN_STEPS = 16  # tokens per call
 DEAD_END = "it allows no next token: it conflicts with the request's end ids"
 TOO_COMPLEX = "it has become too complex"
 # The library's errors if no token is allowed
@@ -128,7 +128,7 @@ class GuideMatcher:
                 raise GuideError(TOO_COMPLEX)
             taken.append(run[0])
             if len(run) > LONG_RUN:
-                limit = min(limit, STEPS_OF_LONG_RUN)
+                limit = min(limit, LONG_RUN_STEPS)
         return taken
 
     def _take(self, tokens: list[int]) -> int:

@@ -10,7 +10,7 @@ BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "de
 DATA: Final = ("const", "enum", "default", "examples")
 
 # Keywords that limit numbers, and keywords that apply to the parts of a value
-LIMITS_OF_NUMBERS = {
+NUMBER_LIMITS = {
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
 INNER = {
@@ -76,7 +76,7 @@ def _combines(part: dict[str, Any]) -> bool:
     """Return whether several schemas apply to one value. The part itself counts as one."""
     all_of = part.get("allOf")
     sources = [
-        not part.keys().isdisjoint(LIMITS_OF_NUMBERS | INNER),
+        not part.keys().isdisjoint(NUMBER_LIMITS | INNER),
         *([True] * len(all_of) if isinstance(all_of, list) else ()),
         *(keyword in part for keyword in ("anyOf", "oneOf", "$ref")),
     ]

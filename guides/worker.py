@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection
 from tandem.guides.worker_process import main
 main(Connection(jobs), *tokenizer)
 """
-SILENT_SECONDS: Final = 2 * SECONDS  # a worker that is silent longer than this is killed
+WORKER_TIMEOUT: Final = 2 * SECONDS  # a worker that is silent longer than this is killed
 
 
 class ValidGuide(NamedTuple):
@@ -106,7 +106,7 @@ class Worker:
             self.start()
         try:
             self._jobs.send_bytes(json.dumps([*guide, self.cpu_seconds]).encode())
-            if not self._jobs.poll(SILENT_SECONDS):
+            if not self._jobs.poll(WORKER_TIMEOUT):
                 raise EOFError  # noqa: TRY301
             answer = json.loads(self._jobs.recv_bytes())
         except Exception as error:

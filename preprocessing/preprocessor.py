@@ -31,7 +31,7 @@ WORD_LISTS = (
     tensors.EMBEDDING_BIAS_WORDS,
 )
 TEXTS = (tensors.QUERY, tensors.DECODER_QUERY, tensors.PREDICTION)
-CHARACTERS_OF_A_TOKEN = 16  # more bytes per token than in any realistic text
+MAX_CHARS_PER_TOKEN = 16  # more bytes per token than in any realistic text
 LONG_TEXT_BYTES = 2**20  # above this, the memory for a text's tokens is worth releasing
 IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
 
@@ -93,7 +93,7 @@ class Preprocessor:
         _check(inputs)
         _check_sizes(inputs, self._settings)
         settings, special = self._settings, self._settings.add_special_tokens
-        pads = _ids_or(inputs, tensors.PAD_ID, settings.pad_id)
+        pads = _ids_or_default(inputs, tensors.PAD_ID, settings.pad_id)
         prompts, lengths = _pad(self._ids(inputs, tensors.QUERY, special=special), pads)
         decoder_ids = pads.tolist()  # without a DECODER_QUERY: start from the pad id
         if tensors.DECODER_QUERY in inputs:
@@ -116,7 +116,7 @@ class Preprocessor:
             tensors.PREDICTION_IDS: self._prediction(inputs),
             tensors.EMBEDDING_BIAS: self._embedding_bias(inputs),
             tensors.OUT_REQUEST_OUTPUT_LEN: required(inputs, tensors.REQUEST_OUTPUT_LEN),
-            tensors.OUT_END_ID: _ids_or(inputs, tensors.END_ID, settings.end_id),
+            tensors.OUT_END_ID: _ids_or_default(inputs, tensors.END_ID, settings.end_id),
             tensors.OUT_PAD_ID: pads,
             tensors.OUT_PROMPT_TABLE_EXTRA_IDS: extra_ids,
         }
@@ -134,7 +134,7 @@ class Preprocessor:
         """
         rows, limit = [], self._settings.max_seq_len
         for (text,) in _texts(inputs, name):
-            beginning = text[: limit * CHARACTERS_OF_A_TOKEN]
+            beginning = text[: limit * MAX_CHARS_PER_TOKEN]
             if 0 < len(beginning) < len(text):
                 count = len(self._encode(beginning, special))
                 if count > 2 * limit:  # the cut changes a token or two, not half of them
@@ -252,7 +252,7 @@ def _texts(inputs: Mapping[str, Array], name: str) -> list[list[str]]:
         ) from error
 
 
-def _ids_or(inputs: Mapping[str, Array], name: str, default: int) -> Array:
+def _ids_or_default(inputs: Mapping[str, Array], name: str, default: int) -> Array:
     """Return the request's ids, or else the deployment's default: [b, 1]."""
     given = inputs.get(name)
     if given is None:

@@ -292,7 +292,7 @@ class DraftKvAvailability:
         self._health.refused(error)
 
 
-def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
+def needed_kv_blocks(request: Request, settings: LoopSettings) -> tuple[int, int]:
     """Return the number of KV blocks that a request may need in the target and in the draft."""
     tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
     draft = settings.draft if request.kind.samples_from_draft_model else None

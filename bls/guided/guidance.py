@@ -222,21 +222,21 @@ def masked_bias(bias: Bias | None, mask: NDArray[np.int32], vocab_size: int) -> 
 def join_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> EngineAnswer:
     """Return an answer with the first ``count`` tokens of ``first`` and all tokens of ``then``."""
 
-    def joined(first: Any, then: Any) -> Any:
+    def join(first: Any, then: Any) -> Any:
         if first is None or then is None:
             return None
         return np.concatenate((first[:count], then))
 
     top = None
     if first.top is not None and then.top is not None:
-        top = TopLogProbs(*map(joined, first.top, then.top))
+        top = TopLogProbs(*map(join, first.top, then.top))
     return first._replace(
-        tokens=joined(first.tokens, then.tokens),
+        tokens=join(first.tokens, then.tokens),
         seconds=first.seconds + then.seconds,
         engine_seconds=first.engine_seconds + then.engine_seconds,
-        log_probs=joined(first.log_probs, then.log_probs),
+        log_probs=join(first.log_probs, then.log_probs),
         top=top,
-        logits=joined(first.logits, then.logits),
+        logits=join(first.logits, then.logits),
     )
 
 

@@ -13,7 +13,7 @@ from tandem.bls.drafters.registry import (
     DrafterKind,
 )
 from tandem.bls.errors import BadRequest
-from tandem.bls.parsing.inputs import PromptInputs, quoted
+from tandem.bls.parsing.inputs import PromptInputs, quote
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings
 from tandem.contract import entry as tensors
@@ -101,7 +101,7 @@ class DraftInputs:
         if name not in known:
             raise BadRequest(
                 f"input '{tensors.DRAFTER}' must be one of {', '.join(known)} in this deployment; "
-                f"got {quoted(name)}"
+                f"got {quote(name)}"
             )
         drafter = DRAFTERS[name]
         self._inputs.reject_unless(
@@ -132,7 +132,7 @@ class DraftInputs:
         if given[0] not in DRAFT_AHEAD:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' must be one of {', '.join(DRAFT_AHEAD)}; "
-                f"got {quoted(given[0])}"
+                f"got {quote(given[0])}"
             )
         ahead = DRAFT_AHEAD[given[0]]
         if ahead and not drafter.drafts_ahead:

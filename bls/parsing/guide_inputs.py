@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest, GuideRefused
-from tandem.bls.parsing.inputs import PromptInputs, quoted
+from tandem.bls.parsing.inputs import PromptInputs, quote
 from tandem.contract import entry as tensors
 from tandem.contract.guide import KINDS, Guide
 from tandem.contract.tensor import Tensor
@@ -40,7 +40,7 @@ def read_guide(inputs: PromptInputs) -> Guide | None:
             raise BadRequest(f"input '{TYPE}' is missing; send one of {', '.join(KINDS)}")
         return None
     if kind not in KINDS:
-        raise BadRequest(f"input '{TYPE}' must be one of {', '.join(KINDS)}; got {quoted(kind)}")
+        raise BadRequest(f"input '{TYPE}' must be one of {', '.join(KINDS)}; got {quote(kind)}")
     if not text and kind != WITHOUT_TEXT:
         raise BadRequest(f"input '{TEXT}' is missing; '{TYPE}' {kind} requires it")
     return Guide(kind, text)

@@ -126,7 +126,7 @@ def reject_unknown(parameters: str) -> None:
             continue
         near = difflib.get_close_matches(key[:MAX_QUOTE_CHARS], names, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise BadRequest(f"input {quoted(key)} isn't known{hint}")
+        raise BadRequest(f"input {quote(key)} isn't known{hint}")
 
 
 def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> None:
@@ -157,7 +157,7 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
         )
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return client text for an error message, shortened and on one line."""
     cut = "..." if len(text) > MAX_QUOTE_CHARS else ""
     return repr(text[:MAX_QUOTE_CHARS] + cut)

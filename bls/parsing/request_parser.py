@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.draft_inputs import DraftInputs
 from tandem.bls.parsing.guide_inputs import check_guides, read_guide
-from tandem.bls.parsing.inputs import PromptInputs, check_sizes, quoted, reject_unknown, split_rows
+from tandem.bls.parsing.inputs import PromptInputs, check_sizes, quote, reject_unknown, split_rows
 from tandem.bls.parsing.prompt import Prompt, TokenizerInputs, check_logits, check_prediction
 from tandem.bls.request import LoraTask, Options, Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
@@ -249,7 +249,7 @@ class PromptParser:
         known = self._settings.target.lora_adapters
         if names[0] not in known:
             fix = f"choose one of: {', '.join(known)}" if known else "the deployment has none"
-            raise BadRequest(f"input '{tensors.LORA_NAME}': {quoted(names[0])} isn't known; {fix}")
+            raise BadRequest(f"input '{tensors.LORA_NAME}': {quote(names[0])} isn't known; {fix}")
         return names[0]
 
     def _lora_task(self) -> LoraTask | None:

@@ -93,14 +93,14 @@ class Driver:
         request that was interrupted before its start is already closed.
         """
 
-        def without_thread(_: Overloaded) -> None:
+        def retry_or_end(_: Overloaded) -> None:
             if self._caller.interruption is None:
                 self._retry = partial(self._resume, failure)
             else:
                 self._end(self._caller.interruption)
 
         self._retry = None
-        run_in_background(partial(self._drive, failure), without_thread)
+        run_in_background(partial(self._drive, failure), retry_or_end)
 
     def _drive(self, failure: EngineCallError | None) -> None:
         """Perform effects until the steps end. failure: error to throw into the steps first."""

@@ -35,10 +35,10 @@ from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 
 # Extra time after which a call is abandoned if `bls_stream` fails to enforce the deadline.
-SECONDS_OF_GRACE = 10.0
+GRACE_SECONDS = 10.0
 # A `stop` that arrives before its request has no effect, so it is repeated until the request has
 # ended. Only one `stop` is pending at a time, because an entry that hangs answers no `stop`.
-SECONDS_BETWEEN_STOPS = 0.2
+STOP_INTERVAL = 0.2
 
 
 class ForwardEntry:
@@ -108,7 +108,7 @@ class _Forwarded:
         """Stop the request if its client has left. Abandon the call if it is overdue."""
         due = now >= self._next_stop and not self._stopping
         if due and self._sender.is_cancelled():
-            self._next_stop = now + SECONDS_BETWEEN_STOPS
+            self._next_stop = now + STOP_INTERVAL
             self._stopping = True
             run_in_background(self._stop, self._stop_later)
         overdue = self._call_slot.check(now)
@@ -130,7 +130,7 @@ class _Forwarded:
             model,
             request,
             request_id=self._id,
-            timeout=self._settings.request_timeout + SECONDS_OF_GRACE,
+            timeout=self._settings.request_timeout + GRACE_SECONDS,
             decoupled=True,
             may_be_empty=True,  # if the client requests only outputs that aren't produced
         )

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reservation, blocks_of
+from tandem.bls.admission.admission import (
+    Admission,
+    DraftKvAvailability,
+    Reservation,
+    needed_kv_blocks,
+)
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
@@ -33,14 +38,14 @@ from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
-from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
+from tandem.bls.triton.loops.shared_capacity import find_other_loops, index_of_loop
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.raw_request import id_of, parameters_of, timeout_of
 from tandem.bls.triton.request_watcher import Watcher
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, returns_text_lengths
 from tandem.bls.triton.responses.sender import Deliveries, Sender
 from tandem.bls.triton.serving.request_guides import RequestGuides
-from tandem.bls.triton.serving.request_state import RequestState, ending
+from tandem.bls.triton.serving.request_state import RequestState, fail_on_error
 from tandem.bls.triton.serving.sequence_state import SequenceState
 from tandem.bls.triton.tokenizer_calls import answer_prefixes, needs_tokenizer, tokenize
 from tandem.contract.forwarding import can_be_stopped, is_forwarded
@@ -78,7 +83,7 @@ class StreamEntry:
         self._translator = _translator(settings, version_folder)
         has_pools = self._pools is not None
         self._metrics = Metrics(model, loop, settings.drafters, has_pools=has_pools)
-        self._other_loops = other_loops(args, settings.instances)
+        self._other_loops = find_other_loops(args, settings.instances)
         self._admission = Admission(
             max_running=settings.max_requests,
             max_waiting=settings.max_queue,
@@ -180,7 +185,7 @@ class StreamEntry:
 
     def _prepare(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
         """Tokenize a request's prompts, compile its guides, and queue its sequences."""
-        with ending(state):
+        with fail_on_error(state):
             try:
                 tokens = tokenize(prompts, self._settings, state.call_slot)
                 prefixes = answer_prefixes(prompts, state.options, self._settings, state.call_slot)
@@ -197,7 +202,7 @@ class StreamEntry:
                 build_request(prompt, its_tokens, self._settings)
                 for prompt, its_tokens in zip(prompts, tokens, strict=True)
             ]
-            matchers = self._guides.matchers(requests, state.raise_failure)
+            matchers = self._guides.matchers(requests, state.raise_if_failed)
             sequences = [
                 self._sequence(state, index, *parts)
                 for index, parts in enumerate(zip(requests, matchers, prefixes, strict=True))
@@ -213,7 +218,7 @@ class StreamEntry:
         matcher: GuideMatcher | None,
         prefix: str,
     ) -> SequenceState:
-        reservation = Reservation(*blocks_of(request, self._settings))
+        reservation = Reservation(*needed_kv_blocks(request, self._settings))
         context = DrafterContext(
             self._settings,
             DraftKvAvailability(reservation, self._health),
@@ -262,7 +267,7 @@ class StreamEntry:
             waiting=self._admission.waiting,
             kv_reserved=self._admission.kv_reserved,
             pool_tokens=self._pools.num_tokens if self._pools else 0,
-            oldest_delivery=self._deliveries.seconds,
+            oldest_delivery=self._deliveries.oldest_seconds,
             abandoned={**none_abandoned, **self._clients.calls.abandoned},
         )
 

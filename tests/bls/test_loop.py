@@ -37,7 +37,7 @@ from tandem.contract.entry import KINDS
 requests = requests_of(
     request_of,
     drafters=["draft_model", "prompt_lookup", "hybrid", "none"],
-    most_min_tokens=12,
+    max_min_tokens=12,
 )
 verified = st.sampled_from([10**9, 0, 1, 3])
 scripts = st.lists(st.sampled_from([True, True, False, None]), min_size=1, max_size=9).map(tuple)

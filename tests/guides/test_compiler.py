@@ -185,7 +185,7 @@ def test_an_answer_with_a_full_automaton_is_correct_or_fails(fresh):
     for limit in range(36, 66, 2):
         fresh._limits = LLParserLimits(max_lexer_states=limit)
         fresh._refusals.clear()
-        fresh._kept.clear()
+        fresh._automata.clear()
         try:
             said = seen(fresh.matcher(LOOPS, [END]), answer)
         except GuideError as error:
@@ -199,7 +199,7 @@ def test_an_answer_with_a_full_automaton_is_correct_or_fails(fresh):
 def test_an_answer_continues_after_other_answers_filled_its_automaton(fresh):
     answer = letters(1)
     expected = seen(fresh.matcher(MANY_STATES, [END]), answer)
-    fresh._kept.clear()
+    fresh._automata.clear()
     fresh._limits = LLParserLimits(max_lexer_states=120)
     it, got = fresh.matcher(MANY_STATES, [END]), []
     for at in range(len(answer)):

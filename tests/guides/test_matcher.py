@@ -142,15 +142,15 @@ LITERALS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 
 
 @given(LITERALS, st.integers(0, 30))
-def test_forced_tokens_are_the_only_legal_ones(text, most):
+def test_forced_tokens_are_the_only_legal_ones(text, limit):
     guide = Guide("choice", json.dumps([text]))
     it = compiler().matcher(guide, [END])
-    forced = it.peek_forced(most)
-    assert forced == compiler().matcher(guide, [END]).take_forced(most)
+    forced = it.peek_forced(limit)
+    assert forced == compiler().matcher(guide, [END]).take_forced(limit)
     for token in forced:
         assert allowed(it.walk([]).masks[0]) == [token]
         it.advance([token])
-    assert len(forced) == most or it.complete
+    assert len(forced) == limit or it.complete
     assert compiler()._tokenizer.decode_bytes(forced) == text.encode() or not it.complete
 
 

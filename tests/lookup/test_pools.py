@@ -124,8 +124,8 @@ class Model:
         best = (None, MIN_MATCH - 1)
         for answer in [answer for theirs, answer, _ in reversed(self.line) if theirs == name]:
             for end in range(len(answer) - 1, MIN_MATCH - 1, -1):
-                most = min(end, len(tail), MAX_MATCH)
-                sizes = [n for n in range(1, most + 1) if answer[end - n : end] == tail[-n:]]
+                longest = min(end, len(tail), MAX_MATCH)
+                sizes = [n for n in range(1, longest + 1) if answer[end - n : end] == tail[-n:]]
                 if sizes and max(sizes) > best[1]:
                     best = (answer[end : end + limit], max(sizes))
         return None if best[0] is None else best

@@ -17,7 +17,7 @@ from tandem.bls.triton.engine_calls.request_builder import RequestBuilder
 
 # TensorRT-LLM's error if its cache doesn't have the call's LoRA adapter.
 NOT_CACHED = "Please send LoRA weights with request"
-SECONDS_BETWEEN_STOPS = 1.0  # per call; an engine doesn't read a `stop` during a step
+STOP_INTERVAL = 1.0  # per call; an engine doesn't read a `stop` during a step
 
 
 class SequenceCaller(CallSlot):
@@ -88,5 +88,5 @@ class SequenceCaller(CallSlot):
         """Repeat the `stop` of an interrupted call. The engine may have received it too early."""
         call = self.call
         if call is not None and self.interruption is not None and now >= self._next_stop:
-            self._next_stop = now + SECONDS_BETWEEN_STOPS
+            self._next_stop = now + STOP_INTERVAL
             self._clients.stop(call.model, call.request_id)

@@ -161,7 +161,7 @@ def _unlock(file: int, row: int) -> None:
     fcntl.lockf(file, fcntl.LOCK_UN, 1, row)
 
 
-def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
+def find_other_loops(args: dict[str, str], instances: int) -> OtherLoops:
     """Return the other loops of the entry that Triton starts with these arguments.
 
     args: arguments of the model from Triton. instances: number of loops in the settings. Raises

@@ -33,7 +33,7 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 LARGE_BYTES = 2**17  # a response of at least this size may need more shared memory
 SPARE_BYTES = 2**18  # required free shared memory: twice the size of the largest small response
 GROWTH_BYTES = 2**24  # or required free space in /dev/shm: Triton allocates 1 MiB at a time
-SECONDS_BETWEEN_TRIES = 0.2
+RETRY_INTERVAL = 0.2
 
 
 class Deliveries:
@@ -58,7 +58,7 @@ class Deliveries:
             del self._started_at[delivery]
 
     @property
-    def seconds(self) -> int:
+    def oldest_seconds(self) -> int:
         """Whole seconds that the oldest response has waited; 0 if there is none."""
         started_at = list(self._started_at.values())
         return int(time.monotonic() - min(started_at)) if started_at else 0
@@ -147,7 +147,7 @@ class Sender:
                         "the end of a request is delayed: the server's shared memory is full"
                     )
                     logged = True
-                time.sleep(SECONDS_BETWEEN_TRIES)
+                time.sleep(RETRY_INTERVAL)
 
     def _end(self, response: Any, size: int = 0) -> None:
         """Send the final flag, with a response if there is one. Call with the lock held.

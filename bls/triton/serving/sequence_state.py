@@ -58,7 +58,7 @@ class SequenceState:
         reservation.start = self._start
 
     @property
-    def decodes(self) -> bool:
+    def is_active(self) -> bool:
         """Whether a thread is still decoding or detokenizing this sequence."""
         return self._running or (self._detokenizer is not None and self._detokenizer.running)
 

@@ -5,7 +5,12 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, Health, ids, with_engines
 
-from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reservation, blocks_of
+from tandem.bls.admission.admission import (
+    Admission,
+    DraftKvAvailability,
+    Reservation,
+    needed_kv_blocks,
+)
 from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
 from tandem.bls.request import Request
 
@@ -249,9 +254,9 @@ BLOCKS = with_engines(
     ],
 )
 def test_kv_blocks_are_reserved_per_engine(drafter, blocks):
-    assert blocks_of(replace(REQUEST, drafter=drafter), BLOCKS) == blocks
+    assert needed_kv_blocks(replace(REQUEST, drafter=drafter), BLOCKS) == blocks
 
 
 def test_draft_blocks_are_limited_by_the_max_seq_len_of_the_draft():
     settings = with_engines(BLOCKS, draft={"max_seq_len": 8})
-    assert blocks_of(replace(REQUEST, drafter="draft_model"), settings) == (4, 1)
+    assert needed_kv_blocks(replace(REQUEST, drafter="draft_model"), settings) == (4, 1)

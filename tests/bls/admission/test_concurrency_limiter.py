@@ -9,16 +9,16 @@ from tandem.bls.errors import Overloaded
 class Kitchen:
     """Record the names of tasks in the order in which they start."""
 
-    def __init__(self, most=1, max_waiting_bytes=100):
+    def __init__(self, max_permits=1, max_waiting_bytes=100):
         self.at_work = []
-        self.limiter = ConcurrencyLimiter(most, max_waiting_bytes)
+        self.limiter = ConcurrencyLimiter(max_permits, max_waiting_bytes)
 
     def come(self, name, size=10):
         return self.limiter.acquire(lambda permit: self.at_work.append(name), size)
 
 
 def test_concurrent_tasks_are_limited_and_start_in_order():
-    kitchen = Kitchen(most=2)
+    kitchen = Kitchen(max_permits=2)
     first, second, *_ = [kitchen.come(name) for name in "abcd"]
     assert kitchen.at_work == ["a", "b"]
     second.release()

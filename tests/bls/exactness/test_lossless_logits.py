@@ -28,9 +28,9 @@ def probabilities(logits, warp, vocab_size=VOCAB):
     )[0]
 
 
-@pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])
-def test_the_lowest_temperatures_mean_greedy_decoding(least):
-    found = probabilities(np.array([3.0, -7.0, 3.5, -np.inf], np.float32), Warp(least), 4)
+@pytest.mark.parametrize("temperature", [1e-30, 1e-39, 1e-45])
+def test_the_lowest_temperatures_mean_greedy_decoding(temperature):
+    found = probabilities(np.array([3.0, -7.0, 3.5, -np.inf], np.float32), Warp(temperature), 4)
     assert found[0].tolist() == [0, 0, 1, 0]
 
 

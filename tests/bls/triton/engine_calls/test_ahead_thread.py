@@ -14,7 +14,7 @@ from tandem.bls.settings import MAX_AHEAD_THREADS
 from tandem.bls.triton.engine_calls import ahead_thread as module
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.sequence_caller import SECONDS_BETWEEN_STOPS
+from tandem.bls.triton.engine_calls.sequence_caller import STOP_INTERVAL
 
 
 class Steps:
@@ -92,7 +92,7 @@ def test_the_stop_of_a_draft_ahead_call_is_repeated_until_it_ends(pb, working):
     stops = pb.InferenceRequest.answer.stops
     thread.stop()
     assert eventually(lambda: len(stops) == 1)
-    thread.check(time.monotonic() + SECONDS_BETWEEN_STOPS)
+    thread.check(time.monotonic() + STOP_INTERVAL)
     assert eventually(lambda: len(stops) == 2)
 
 

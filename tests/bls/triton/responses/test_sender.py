@@ -94,7 +94,7 @@ def test_an_answer_that_does_not_fit_fails_with_one_line(made, answer, final):
 def test_the_final_response_waits_for_free_shared_memory(made, answer, pb, monkeypatch):
     """Triton closes its sender before checking whether the response fits."""
     monkeypatch.setattr(module, "_has_memory_for_end", lambda _: False)
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.01)
+    monkeypatch.setattr(module, "RETRY_INTERVAL", 0.01)
     triton, sender = made(decoupled=False)
     with pytest.raises(AnswerNotSent):
         sender.send(answer(8), final=True)
@@ -194,7 +194,7 @@ def test_a_blocked_send_is_reported(made, answer, final, monkeypatch):
     go_on, now, deliveries = threading.Event(), 100.0, Deliveries()
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("tandem.bls.triton.responses.sender.time", clock)
-    assert deliveries.seconds == 0
+    assert deliveries.oldest_seconds == 0
     triton, sender = made(hold=go_on.wait, deliveries=deliveries)
     _, other = made(deliveries=deliveries)
     sending = threading.Thread(target=lambda: sender.send(answer(8), final=final))
@@ -202,8 +202,8 @@ def test_a_blocked_send_is_reported(made, answer, final, monkeypatch):
     assert eventually(lambda: deliveries._started_at)
     now = 102.9
     other.send(answer(8), final=False)
-    assert deliveries.seconds == 2
+    assert deliveries.oldest_seconds == 2
     go_on.set()
     sending.join()
     assert len(triton.sent) == 1
-    assert deliveries.seconds == 0
+    assert deliveries.oldest_seconds == 0
