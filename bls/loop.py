@@ -220,7 +220,7 @@ class Decoding:
         """
         rounds, count = self.statistics.num_rounds, len(answer.tokens)
         if answer.num_draft_tokens:
-            self.statistics.add_own_drafts(
+            self.statistics.add_engine_drafts(
                 count + eos_dropped, answer.num_draft_tokens, answer.num_accepted_tokens
             )
             self.statistics.target_seconds += answer.engine_seconds
@@ -301,9 +301,10 @@ class Decoding:
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
-        """Store what an answer has besides its tokens. count: number of tokens that are kept.
+        """Store an answer's logits, prompt details and KV block counts.
 
-        Logits are copied, because a view would keep the whole answer's memory alive.
+        count: number of tokens that are kept. Logits are copied, because a view would keep the
+        whole answer's memory alive.
         """
         if answer.prompt_log_probs is not None:
             self.prompt_log_probs = answer.prompt_log_probs

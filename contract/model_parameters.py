@@ -29,7 +29,7 @@ class ParameterError(ValueError):
 
 
 def encode(settings: Any) -> dict[str, str]:
-    """Return the parameters for a settings dataclass. Fields that are None are left out."""
+    """Return the parameters for a settings dataclass. Fields that are None are omitted."""
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in _plain(settings).items()

@@ -1,4 +1,4 @@
-"""Starts processes that test guides (`guides/worker_process.py`), and asks them."""
+"""Starts the processes that test guides (`guides/worker_process.py`), and sends them guides."""
 
 from __future__ import annotations
 

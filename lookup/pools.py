@@ -105,7 +105,7 @@ class LookupPools:
         self._pools: dict[bytes, PoolUse] = {}  # only pools that have answers
         self._last_number = 0
         self._num_uses = 0
-        self.num_tokens = 0  # total for which the answers count
+        self.num_tokens = 0  # total size of the answers; short ones count as MIN_ANSWER_TOKENS
         self._secret = secrets.token_bytes(16)  # clients can't choose which tokens share a slot
         self._lock = threading.Lock()
 

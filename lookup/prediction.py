@@ -13,9 +13,9 @@ class Prediction:
     """Follows an output through its prediction, and proposes the tokens that come next.
 
     While the output's tokens are as predicted, the current place advances with them. After any
-    other token, a new place is searched: the one after the longest n-gram that also ends the
-    output. If the prediction contains that n-gram several times, the first occurrence after the
-    previous place is used, because edits rarely change the order of a text.
+    other token, the place moves to the end of the longest n-gram in the prediction that the output
+    also ends with. If the prediction contains that n-gram several times, the first occurrence after
+    the previous place is used, because edits rarely change the order of a text.
 
     >>> prediction = Prediction(np.array([1, 2, 3, 4, 5, 6, 7, 8]))
     >>> prediction.lookup(np.array([1, 2, 3]), limit=2)

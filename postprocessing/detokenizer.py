@@ -1,4 +1,4 @@
-"""Convert token ids to text, whole or in chunks that never change text that was already shown.
+"""Convert token ids to text, all at once or in chunks. Text that was shown never changes later.
 
 A growing stream is decoded by stateless calls. The caller sends a window of the latest ids, and the
 number of ids at its start that an earlier call has already received (the context). The result is

@@ -181,15 +181,15 @@ class Statistics(DraftStatistics):
             "rounds": [round_._asdict() for round_ in self.rounds],
         }
 
-    def add_own_drafts(self, num_emitted: int, num_draft_tokens: int, num_accepted: int) -> None:
+    def add_engine_drafts(self, num_emitted: int, num_draft_tokens: int, num_accepted: int) -> None:
         """Count one call to an engine that drafts by itself.
 
         num_emitted: number of tokens in its answer, including an end of sequence that it dropped.
 
         The number of rounds follows from the counts, because each round emits one token more than
         it accepts. The engine doesn't report single rounds, so there is no histogram. Implausible
-        counts are clipped, because counters must not decrease: accepted tokens are at most the
-        drafted and the emitted tokens, and a call has at least one round.
+        counts are clipped, because counters must not decrease. The number of accepted tokens can't
+        exceed the number of drafted or emitted tokens, and a call has at least one round.
         """
         drafted = max(0, num_draft_tokens)
         accepted = min(max(0, num_accepted), drafted, num_emitted)

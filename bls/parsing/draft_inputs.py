@@ -81,10 +81,11 @@ class DraftInputs:
         )
 
     def _lookup_length(self, looked_up: int | None, asked: int | None, drafter: DrafterKind) -> int:
-        """Return the maximum length of copies: their own input, or the limit for all drafts.
+        """Return the maximum length of a copied draft.
 
-        If the draft length is AUTO and the drafter has a draft model, AUTO also chooses the length
-        of copies, so the engine's maximum is returned.
+        That is the request's limit for copied drafts, or else its limit for all drafts. If the
+        draft length is AUTO and the drafter has a draft model, AUTO also chooses the length of
+        copied drafts, so the engine's maximum is returned.
         """
         if looked_up is not None:
             return looked_up
@@ -125,7 +126,7 @@ class DraftInputs:
         return next((k for k in choice if k.looks_up and k.name in known), drafter)
 
     def _draft_ahead(self, drafter: DrafterKind, *, guided: bool) -> bool | None:
-        """Return whether to draft ahead; None: only if it pays."""
+        """Return whether to draft ahead; None: only if it saves time."""
         given = self._inputs.strings(tensors.DRAFT_AHEAD)
         if not given or not given[0]:
             return self._settings.draft_ahead

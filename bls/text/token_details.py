@@ -80,8 +80,8 @@ def round_details(
 
     The token after the accepted tokens is a bonus token if all were accepted, else a correction.
     """
-    own: Kind = "bonus" if num_accepted == num_draft_tokens else "correction"
-    kinds = np.full(count, _INDEX[own], np.uint8)
+    last: Kind = "bonus" if num_accepted == num_draft_tokens else "correction"
+    kinds = np.full(count, _INDEX[last], np.uint8)
     kinds[:num_accepted] = _INDEX["accepted"]
     return TokenDetails(np.full(count, number, np.int32), kinds)
 

@@ -89,8 +89,8 @@ class Driver:
     def _resume(self, failure: EngineCallError | None) -> None:
         """Continue the steps on a new thread. If no thread is free, a later ``check`` retries.
 
-        An interrupted sequence needs no thread to end. It may not be checked again, because a
-        request that was interrupted before its start is already closed.
+        An interrupted sequence ends on the calling thread instead. It may never be checked again,
+        because a request that was interrupted before its start is already closed.
         """
 
         def retry_or_end(_: Overloaded) -> None:

@@ -37,7 +37,7 @@ from tandem.contract.strings import Strings
 # Extra time after which a call is abandoned if `bls_stream` fails to enforce the deadline.
 GRACE_SECONDS = 10.0
 # A `stop` that arrives before its request has no effect, so it is repeated until the request has
-# ended. Only one `stop` is pending at a time, because an entry that hangs answers no `stop`.
+# ended. Only one `stop` is pending at a time, because a hung entry never answers it.
 STOP_INTERVAL = 0.2
 
 

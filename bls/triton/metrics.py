@@ -136,8 +136,8 @@ class Metrics:
         if key not in self._metrics:
             name, labels = key
             more = {"buckets": list(name.buckets)} if name.buckets else {}
-            own = self._labels | dict(labels)
-            self._metrics[key] = self._families[name].Metric(labels=own, **more)
+            all_labels = self._labels | dict(labels)
+            self._metrics[key] = self._families[name].Metric(labels=all_labels, **more)
         return self._metrics[key]
 
 

@@ -38,7 +38,7 @@ class Watcher:
     """Checks the added requests until they are closed.
 
     periodic_tasks: called after each check of all requests. watchers: number of watchers of the
-    model, which together ask Triton as often as a single one.
+    model. Each polls less often, so that together they poll Triton as often as a single one.
     """
 
     def __init__(self, *periodic_tasks: Callable[[], None], watchers: int = 1) -> None:

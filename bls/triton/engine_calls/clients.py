@@ -58,11 +58,11 @@ class EngineClient:
     def timeout_of(self, call: EngineCall) -> float:
         """Return the timeout of a call in seconds.
 
-        A draft call's timeout is the engine's timeout per 2,048 context tokens: at least one such
-        timeout, at most the target's. Most calls process only a few new tokens. But the first call
-        of an answer and a call after an eviction process the whole context, so a slow call doesn't
-        mean that the engine is unhealthy. A draft that takes longer than the target's timeout is
-        useless.
+        A draft call gets the draft engine's timeout once per 2,048 context tokens, but at least
+        once and at most the target's timeout. Most calls process only a few new tokens. But the
+        first call of an answer and a call after an eviction process the whole context, so a slow
+        call doesn't mean that the engine is unhealthy. A draft that takes longer than the target's
+        timeout is useless.
         """
         if call.in_engine:
             return self.loop.request_timeout

@@ -117,7 +117,7 @@ def test_statistics_without_drafts_are_zero():
 )
 def test_rounds_of_a_self_drafting_engine_are_counted(emitted, drafted, accepted, rounds, counted):
     statistics = Statistics()
-    statistics.add_own_drafts(emitted, drafted, accepted)
+    statistics.add_engine_drafts(emitted, drafted, accepted)
     assert (statistics.num_rounds, statistics.num_accepted_draft_tokens) == (rounds, counted)
     assert statistics.by_drafter["engine"].num_spec_steps == rounds
 
@@ -130,7 +130,7 @@ def test_counters_never_decrease_for_any_engine_statistics(calls):
     statistics = Statistics()
     before = {}
     for call in calls:
-        statistics.add_own_drafts(*call)
+        statistics.add_engine_drafts(*call)
         counts = dict(sequence_updates("engine", statistics, Timeline(arrival=0)).counts)
         assert all(value >= before.get(key, 0) for key, value in counts.items())
         before = counts
