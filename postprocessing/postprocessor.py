@@ -18,7 +18,7 @@ from tandem.postprocessing.detokenizer import (
     text_lengths,
 )
 from tandem.preprocessing.errors import InputError
-from tandem.preprocessing.preprocessor import required
+from tandem.preprocessing.preprocessor import require_input
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 Array = npt.NDArray[Any]
@@ -93,8 +93,8 @@ class Postprocessor:
 
 def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]:
     """Return the ids of every sequence as [b * beams] lists, without padding."""
-    tokens = required(inputs, tensors.TOKENS_BATCH)
-    lengths = required(inputs, tensors.SEQUENCE_LENGTH)
+    tokens = require_input(inputs, tensors.TOKENS_BATCH)
+    lengths = require_input(inputs, tensors.SEQUENCE_LENGTH)
     if tokens.ndim != 3:
         raise InputError(
             f"{tensors.TOKENS_BATCH} must have shape [b, beams, n]; got {list(tokens.shape)}"

@@ -115,7 +115,7 @@ class Preprocessor:
             tensors.SPECIAL_STOP_IDS: self._special_stops(inputs),
             tensors.PREDICTION_IDS: self._prediction(inputs),
             tensors.EMBEDDING_BIAS: self._embedding_bias(inputs),
-            tensors.OUT_REQUEST_OUTPUT_LEN: required(inputs, tensors.REQUEST_OUTPUT_LEN),
+            tensors.OUT_REQUEST_OUTPUT_LEN: require_input(inputs, tensors.REQUEST_OUTPUT_LEN),
             tensors.OUT_END_ID: _ids_or_default(inputs, tensors.END_ID, settings.end_id),
             tensors.OUT_PAD_ID: pads,
             tensors.OUT_PROMPT_TABLE_EXTRA_IDS: extra_ids,
@@ -184,7 +184,7 @@ class Preprocessor:
         return embedding_bias(self._tokenizer, texts, weights, self._settings.vocab_size)
 
 
-def required(inputs: Mapping[str, Array], name: str) -> Array:
+def require_input(inputs: Mapping[str, Array], name: str) -> Array:
     """Return an input that Triton lets a request omit. Raises InputError if it is missing."""
     if name not in inputs:
         raise InputError(f"{name} is missing")
@@ -193,7 +193,7 @@ def required(inputs: Mapping[str, Array], name: str) -> Array:
 
 def _check(inputs: Mapping[str, Array]) -> None:
     """Reject what Triton doesn't check: a missing QUERY, rows that don't match it, images."""
-    required(inputs, tensors.QUERY)
+    require_input(inputs, tensors.QUERY)
     for image in IMAGES:
         if image in inputs:
             raise InputError(f"{image} isn't supported: this model accepts text only")

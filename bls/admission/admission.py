@@ -106,7 +106,7 @@ class Admission:
         """
         limit = self._max_running + self._max_waiting
         if count > limit:
-            raise self._too_many(count, limit)
+            raise self._too_many_prompts(count, limit)
         with self._exclusive_lock():
             waiting = len(self._waiting) + self._others.waiting
             arriving = self._arriving + self._others.arriving + count
@@ -114,7 +114,7 @@ class Admission:
             # first.
             places = 0 if waiting else self._free_places
             if waiting + arriving > self._max_waiting + places:
-                raise self._overloaded()
+                raise self._overload_error()
             self._arriving += count
         return ReservedPlaces(self, count)
 
@@ -153,13 +153,13 @@ class Admission:
             fitting = _number_that_fit(reservations, self._max_running, self._kv_blocks)
             limit = self._max_waiting + fitting
             if len(reservations) > limit:
-                raise self._too_many(len(reservations), limit)
+                raise self._too_many_prompts(len(reservations), limit)
             for reservation in reservations:
                 reservation.queued_at = time.monotonic_ns()
             queue = [*self._waiting, *reservations]
             waiting = len(queue) - self._number_to_start(queue) + self._others.waiting
             if waiting > self._max_waiting:
-                raise self._overloaded()
+                raise self._overload_error()
             self._waiting.extend(reservations)
 
     def _release_places(self, count: int) -> None:
@@ -231,7 +231,7 @@ class Admission:
             reservation.has_draft_blocks = True
             self._draft_blocks += reservation.draft_blocks
 
-    def _overloaded(self) -> Overloaded:
+    def _overload_error(self) -> Overloaded:
         return Overloaded(
             "the server is full: "
             f"{self.running + self._others.running} sequences are running and "
@@ -240,7 +240,7 @@ class Admission:
         )
 
     @staticmethod
-    def _too_many(count: int, limit: int) -> BadRequest:
+    def _too_many_prompts(count: int, limit: int) -> BadRequest:
         return BadRequest(
             f"the request has {count} prompts; the limit is {limit}; send fewer per request"
         )
