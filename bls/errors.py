@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from tandem.contract.errors import ErrorClass, ErrorCode, classified
+from tandem.contract.errors import ErrorClass, ErrorCode, prefix_class
 
 
 class ServingError(Exception):
@@ -37,7 +37,7 @@ class ServingError(Exception):
     @property
     def line(self) -> str:
         """The line that clients get: the message, after the error's class if it has one."""
-        return classified(self.error_class, str(self))
+        return prefix_class(self.error_class, str(self))
 
 
 class BadRequest(ServingError):

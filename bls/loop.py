@@ -43,10 +43,10 @@ from tandem.bls.settings import LoopSettings
 from tandem.bls.text.detokenizer import IncrementalDetokenizer
 from tandem.bls.text.token_details import (
     TokenDetails,
-    joined,
-    of_other_tokens,
-    of_plain_tokens,
-    of_round,
+    join_details,
+    plain_details,
+    round_details,
+    unverified_details,
 )
 from tandem.guides.matcher import GuideMatcher
 
@@ -84,7 +84,7 @@ class Decoding:
         self._chunk_size = ChunkSize(
             steady=request.stream or request.needs_text_each_round,
             in_engine=request.kind.in_engine,
-            timed=not output_depends_on_lengths(request, settings),
+            use_timings=not output_depends_on_lengths(request, settings),
         )
         self._plain_tokens_due = 0  # tokens to decode before the drafter is called again
         self._reusable_tokens = 0
@@ -92,7 +92,7 @@ class Decoding:
     def decode(self) -> Steps:
         """Yield effects until the answer is complete."""
         if self._guidance.begins_forced:
-            yield from self._emit(EngineAnswer(NO_TOKENS), of_plain_tokens(0, 0), None)
+            yield from self._emit(EngineAnswer(NO_TOKENS), plain_details(0, 0), None)
         while self.finish_reason is None:
             began = self._clock()
             draft = yield from self._propose()
@@ -122,31 +122,32 @@ class Decoding:
     def _round(self, proposed: Draft, began: float) -> Steps:
         """Verify a draft, count the accepted tokens, and emit the new tokens.
 
-        The target call has no end id. An engine that stops at its end id drops that token from its
-        answer, so an accepted end of sequence would look like a correction.
+        We don't pass an end id here. An engine that stops on EOS leaves it out of its answer, so we
+        couldn't tell an accepted EOS from a rejected draft token.
         """
-        draft = self._guidance.within(proposed)
+        draft = self._guidance.legal_prefix(proposed)
         ahead = self._drafter.draft_ahead(self.sequence, draft)
         if ahead is not None:
-            yield StartAhead(self._counted(ahead))
-        call = self._target_call(len(draft) + 1, ends=(), draft=draft)
-        answer = yield from self._guidance.ask(call)
-        end = self.sequence.first_end(answer.tokens)
-        accepted = self._count_round(draft, answer, end)
+            yield StartAhead(self._count_call(ahead))
+        call = self._target_call(len(draft) + 1, end_ids=(), draft=draft)
+        answer = yield from self._guidance.call_target(call)
+        eos_index = self.sequence.find_eos(answer.tokens)
+        accepted = self._count_round(draft, answer, eos_index)
         rounds, count = self.statistics.num_rounds, len(answer.tokens)
-        yield from self._emit(answer, of_round(rounds, count, accepted, len(proposed)), end)
+        details = round_details(rounds, count, accepted, len(proposed))
+        yield from self._emit(answer, details, eos_index)
         if proposed.drafter != GRAMMAR:
             self._drafter.verified(proposed, accepted, self._clock() - began)
 
-    def _counted(self, ahead: StepsAhead) -> StepsAhead:
+    def _count_call(self, ahead: StepsAhead) -> StepsAhead:
         """Run the steps and count them when they begin. They never begin if no thread is free."""
         self.statistics.ahead.num_calls += 1
         return (yield from ahead)
 
-    def _count_round(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
+    def _count_round(self, draft: Draft, answer: EngineAnswer, eos_index: int | None) -> int:
         """Count a round; return the number of accepted tokens, which precede the answer's last one.
 
-        end: index of the first end of sequence in the answer, or None.
+        eos_index: index of the first end of sequence in the answer, or None.
         """
         count = len(answer.tokens)
         if not 1 <= count <= len(draft) + 1:
@@ -155,7 +156,7 @@ class Decoding:
                 f"after {len(draft)} draft tokens it must return between 1 and {len(draft) + 1} "
                 f"tokens; got {count}",
             )
-        accepted = count - 1 if end is None else min(count - 1, end + 1)
+        accepted = count - 1 if eos_index is None else min(count - 1, eos_index + 1)
         self.statistics.add(
             Round(
                 num_draft_tokens=len(draft),
@@ -170,10 +171,11 @@ class Decoding:
                 seconds_saved=draft.seconds_saved,
             )
         )
-        # An accepted draft token is followed by another token, and a rejected one is replaced. So
-        # if the answer ends with a draft token, the target left the rest of the draft unverified.
-        # The count is a lower bound, because an answer that ends with another token may hide
-        # unverified ones. With a threshold, the target may sample a rejected token again.
+        # The last token of an answer is the target's own. If it equals the draft token at that
+        # position, it isn't a correction, so the target stopped early and left the rest of the
+        # draft unverified. The count is a lower bound: after an early stop, a token that differs
+        # from the draft looks like a correction. With a threshold, nothing is counted, because a
+        # correction may equal the rejected token.
         last = count - 1
         exact = self.request.draft_acceptance_threshold is None
         if exact and last < len(draft) and answer.tokens[last] == draft.tokens[last]:
@@ -189,49 +191,54 @@ class Decoding:
         bounds = (
             self.sequence.tokens_left,
             self._chunk_size.tokens,
-            self._guidance.most_plain_tokens,
+            self._guidance.max_plain_tokens,
             self._plain_tokens_due,
             self.sequence.min_tokens_left,
         )
         wanted = min(filter(None, bounds))  # 0: no bound
         began = self._clock()
-        call = self._target_call(wanted, ends=self.request.end_ids)
-        answer = yield from self._guidance.ask(call)
+        call = self._target_call(wanted, end_ids=self.request.end_ids)
+        answer = yield from self._guidance.call_target(call)
         count = len(answer.tokens)
         self._plain_tokens_due = max(0, self._plain_tokens_due - count)
         self._chunk_size.adapt(count, answer.seconds)
-        end = self.sequence.first_end(answer.tokens)
-        ended = count < wanted and not self._guidance.cuts_answers
-        details = self._count_plain_tokens(answer, end, ended=ended)
-        yield from self._emit(answer, details, end, ended=ended)
+        eos_index = self.sequence.find_eos(answer.tokens)
+        stopped_early = count < wanted and not self._guidance.cuts_answers
+        eos_dropped = stopped_early and eos_index is None
+        details = self._count_plain_tokens(answer, eos_index, eos_dropped=eos_dropped)
+        yield from self._emit(answer, details, eos_index, eos_dropped=eos_dropped)
         self._drafter.observe_plain_step(count, self._clock() - began)
 
     def _count_plain_tokens(
-        self, answer: EngineAnswer, end: int | None, *, ended: bool
+        self, answer: EngineAnswer, eos_index: int | None, *, eos_dropped: bool
     ) -> TokenDetails:
-        """Count plain target steps up to an end of sequence, or the rounds of a drafting engine.
+        """Count the tokens of a plain step, up to EOS.
 
-        ended: whether the engine reached an end of sequence and dropped it from its answer.
+        If the engine drafts internally, count its rounds instead.
+
+        eos_dropped: whether the engine stopped on EOS and left it out of its answer.
         """
         rounds, count = self.statistics.num_rounds, len(answer.tokens)
         if answer.num_draft_tokens:
-            dropped_end = ended and end is None
-            self.statistics.add_own_drafts(
-                count + dropped_end, answer.num_draft_tokens, answer.num_accepted_tokens
+            self.statistics.add_engine_drafts(
+                count + eos_dropped, answer.num_draft_tokens, answer.num_accepted_tokens
             )
             self.statistics.target_seconds += answer.engine_seconds
-            return of_other_tokens(self.statistics.num_rounds, count, "unknown")
-        kept = len(answer.tokens[:end])
+            return unverified_details(self.statistics.num_rounds, count, "unknown")
+        kept = len(answer.tokens[:eos_index])
         if kept:
             self.statistics.add(Round(num_plain_tokens=kept, target_seconds=answer.engine_seconds))
         else:
             self.statistics.target_seconds += answer.engine_seconds
-        return of_plain_tokens(rounds, count)
+        return plain_details(rounds, count)
 
     def _target_call(
-        self, max_new_tokens: int, *, ends: tuple[int, ...], draft: Draft = NO_DRAFT
+        self, max_new_tokens: int, *, end_ids: tuple[int, ...], draft: Draft = NO_DRAFT
     ) -> EngineCall:
-        """Return a target call that ends at each id in ``ends``. One is sent as the end id."""
+        """Return a target call that stops at any of ``end_ids``.
+
+        The first one is sent as the end id.
+        """
         below_min = self.sequence.min_tokens_left > 0
         context = self.sequence.context
         return EngineCall(
@@ -244,31 +251,37 @@ class Decoding:
                 keyed=self._settings.target.capabilities.keyed_randomness,
             ),
             draft=draft,
-            end_id=ends[0] if ends else None,
-            stop_ids=() if below_min else ends[1:],
+            end_id=end_ids[0] if end_ids else None,
+            stop_ids=() if below_min else end_ids[1:],
             ban_end_ids=below_min,
             wants_logits=self.request.return_generation_logits,
             in_engine=self.request.kind.in_engine,
         )
 
     def _emit(
-        self, answer: EngineAnswer, details: TokenDetails, end: int | None, *, ended: bool = False
+        self,
+        answer: EngineAnswer,
+        details: TokenDetails,
+        eos_index: int | None,
+        *,
+        eos_dropped: bool = False,
     ) -> Steps:
         """Append and emit an answer's tokens up to an end of sequence or a stop string.
 
-        details: details of the answer's tokens. end: index of the first end of sequence in the
-        answer, or None. ended: whether the engine reached an end of sequence and dropped it.
+        details: details of the answer's tokens. eos_index: index of the first end of sequence in
+        the answer, or None. eos_dropped: whether the engine stopped on EOS and left it out of its
+        answer.
         """
-        ended = ended or end is not None
-        tokens = answer.tokens[:end][: self.sequence.tokens_left]
+        ended = eos_dropped or eos_index is not None
+        tokens = answer.tokens[:eos_index][: self.sequence.tokens_left]
         left = 0 if ended else self.sequence.tokens_left - len(tokens)
         count, forced = self._guidance.follow(tokens, left)
         tokens = tokens[:count]
         if len(forced):
-            added = of_other_tokens(self.statistics.num_rounds, len(forced), "forced")
+            added = unverified_details(self.statistics.num_rounds, len(forced), "forced")
             tokens, details = (
                 np.concatenate((tokens, forced)),
-                joined([details.first(count), added]),
+                join_details([details.first(count), added]),
             )
         text, cut, lengths = yield from self._text.extend(tokens)
         tokens = tokens[:cut]
@@ -281,16 +294,17 @@ class Decoding:
         if stopped or self.sequence.tokens_left == 0:
             if not self.request.detokenizes_off_path:
                 text += yield from self._text.finish(self.sequence.output)
-            # The end of the text may have completed a stop string.
+            # The rest of the text may have completed a stop string.
             self.finish_reason = "stop" if stopped or self._text.stop_string else "length"
             self.statistics.stop_string = self._text.stop_string or None
             self._drafter.completed(self.sequence)
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
-        """Store what an answer has besides its tokens. count: number of tokens that are kept.
+        """Store an answer's logits, prompt details and KV block counts.
 
-        Logits are copied, because a view would keep the whole answer's memory alive.
+        count: number of tokens that are kept. Logits are copied, because a view would keep the
+        whole answer's memory alive.
         """
         if answer.prompt_log_probs is not None:
             self.prompt_log_probs = answer.prompt_log_probs
@@ -300,8 +314,8 @@ class Decoding:
             self.context_logits = answer.context_logits.copy()
         if answer.kv_blocks is None:
             return
-        # The last call computed all tokens up to its answer's last token and filled KV blocks with
-        # them. Blocks that this call didn't reuse were evicted and computed again.
+        # The previous call left its tokens in KV blocks, except its last token. Any of those blocks
+        # that this call didn't reuse had been evicted and were recomputed.
         block = self._settings.target.kv_block_tokens
         if self.prompt_kv_blocks is None:
             self.prompt_kv_blocks = answer.kv_blocks

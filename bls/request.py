@@ -70,7 +70,7 @@ class Request(Options):
     stop_strings: tuple[str, ...] = ()
     drafter: DrafterName = BASELINE.name
     draft_len: int = 0  # or AUTO; copies have their own limits below
-    draft_ahead: bool | None = None  # draft while the target verifies; None: if it pays
+    draft_ahead: bool | None = None  # draft while the target verifies; None: if it saves time
     max_draft_len: int = 0  # maximum draft length that the target verifies
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 1

@@ -62,7 +62,7 @@ class Sequence:
         self._row[self._length : self._length + len(tokens)] = tokens
         self._length += len(tokens)
 
-    def first_end(self, tokens: TokenIds) -> int | None:
+    def find_eos(self, tokens: TokenIds) -> int | None:
         """Return the index of the first end of sequence in ``tokens``, or None."""
         ids = tokens.tolist()
         ends = [ids.index(end) for end in self.request.end_ids if end in ids]
@@ -70,5 +70,5 @@ class Sequence:
 
     def up_to_end(self, tokens: TokenIds) -> TokenIds:
         """Return ``tokens`` up to and including the first end of sequence."""
-        end = self.first_end(tokens)
+        end = self.find_eos(tokens)
         return tokens if end is None else tokens[: end + 1]

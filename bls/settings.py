@@ -12,7 +12,7 @@ from tandem.contract.capabilities import Capabilities
 LogitsType = Literal["FP32", "FP16"]
 
 AUTO = -1  # the draft length is chosen per round from measured costs and acceptance rates
-# The values of `draft_ahead`: always, never, or if it pays.
+# The values of `draft_ahead`: always, never, or if it saves time.
 DRAFT_AHEAD: dict[str, bool | None] = {"true": True, "false": False, "auto": None}
 # Maximum number of threads that draft ahead. Each serves one sequence and occupies a thread of
 # Triton's pool. With more sequences, drafting ahead hardly pays.
@@ -64,7 +64,7 @@ class EngineSettings:
     def kv_blocks(self) -> int:
         return self.kv_cache_tokens // self.kv_block_tokens
 
-    def kv_blocks_of(self, num_tokens: int) -> int:
+    def kv_blocks_for(self, num_tokens: int) -> int:
         """Return the number of KV blocks for ``num_tokens`` tokens of one sequence."""
         return -(-num_tokens // self.kv_block_tokens)
 
@@ -112,7 +112,7 @@ class LoopSettings(RequestLimits):
     # Defaults for requests
     drafter: DrafterName = BASELINE.name
     draft_len: int = 0  # or AUTO
-    draft_ahead: bool | None = None  # draft while the target verifies; None: if it pays
+    draft_ahead: bool | None = None  # draft while the target verifies; None: if it saves time
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
     exclude_input_in_output: bool = True

@@ -34,29 +34,29 @@ CODES: Final[tuple[ErrorCode, ...]] = get_args(ErrorCode)
 CLASSES: Final[tuple[ErrorClass, ...]] = get_args(ErrorClass)
 
 
-def coded(code: ErrorCode, line: str) -> str:
+def prefix_code(code: ErrorCode, line: str) -> str:
     """Write a code before an error's line. INTERNAL isn't written, because it is the default."""
     return line if code == "INTERNAL" else f"{code}: {line}"
 
 
-def decoded(line: str) -> tuple[ErrorCode | None, str]:
+def split_code(line: str) -> tuple[ErrorCode | None, str]:
     """Split an error's line into its code, or None, and the rest of the line.
 
-    >>> decoded("UNAVAILABLE: overloaded: try again later")
+    >>> split_code("UNAVAILABLE: overloaded: try again later")
     ('UNAVAILABLE', 'overloaded: try again later')
     """
     return _split(CODES, line)
 
 
-def classified(error_class: ErrorClass | None, line: str) -> str:
+def prefix_class(error_class: ErrorClass | None, line: str) -> str:
     """Write a class before an error's line. None leaves the line unchanged."""
     return line if error_class is None else f"{error_class}: {line}"
 
 
-def class_of(line: str) -> tuple[ErrorClass | None, str]:
+def split_class(line: str) -> tuple[ErrorClass | None, str]:
     """Split an error's line into its class, or None, and the rest of the line.
 
-    >>> class_of("overloaded: try again later")
+    >>> split_class("overloaded: try again later")
     ('overloaded', 'try again later')
     """
     return _split(CLASSES, line)

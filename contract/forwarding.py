@@ -21,7 +21,7 @@ _UUID4 = re.compile(
 )
 
 
-def fresh_forwarded() -> str:
+def new_forwarded_id() -> str:
     """Return an unguessable id for a request that is forwarded to ``bls_stream``."""
     return f"{_FORWARDED}{uuid.uuid4().hex}"
 

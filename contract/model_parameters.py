@@ -29,7 +29,7 @@ class ParameterError(ValueError):
 
 
 def encode(settings: Any) -> dict[str, str]:
-    """Return the parameters for a settings dataclass. Fields that are None are left out."""
+    """Return the parameters for a settings dataclass. Fields that are None are omitted."""
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in _plain(settings).items()
@@ -46,7 +46,7 @@ def decode(
     """
     hints = get_type_hints(kind)
     given = {k: v["string_value"] for k, v in model_config.get("parameters", {}).items()}
-    values = {name: _parsed(name, text, hints.get(name, str)) for name, text in given.items()}
+    values = {name: _parse(name, text, hints.get(name, str)) for name, text in given.items()}
     return _settings(kind, values, "", ignore_unknown=ignore_unknown)
 
 
@@ -59,7 +59,7 @@ def _plain(value: Any) -> Any:
     return {name: _plain(field) for name, field in fields.items() if field is not None}
 
 
-def _parsed(name: str, text: str, hint: Any) -> Any:
+def _parse(name: str, text: str, hint: Any) -> Any:
     if _is_text(hint):
         return text
     try:
@@ -108,21 +108,21 @@ def _value(hint: Any, value: Any, name: str, *, ignore_unknown: bool) -> Any:
         return _value(hint, value, name, ignore_unknown=ignore_unknown)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
-            raise _refusal(name, value, "an object")
+            raise _invalid(name, value, "an object")
         return _settings(hint, value, f"{name}.", ignore_unknown=ignore_unknown)
     if origin is tuple:
         if not isinstance(value, list):
-            raise _refusal(name, value, "a list")
+            raise _invalid(name, value, "a list")
         return tuple(_value(parts[0], item, name, ignore_unknown=ignore_unknown) for item in value)
     if origin is Literal:
         if value not in parts:
-            raise _refusal(name, value, f"one of {', '.join(parts)}")
+            raise _invalid(name, value, f"one of {', '.join(parts)}")
         return value
     wanted, types = KINDS[origin or hint]
     if not isinstance(value, types) or (isinstance(value, bool) and hint is not bool):
-        raise _refusal(name, value, wanted)
+        raise _invalid(name, value, wanted)
     return value
 
 
-def _refusal(name: str, value: Any, wanted: str) -> ParameterError:
+def _invalid(name: str, value: Any, wanted: str) -> ParameterError:
     return ParameterError(f"parameter '{name}' must be {wanted}; got {json.dumps(value)}")

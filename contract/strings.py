@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_STRINGS = 65_536  # maximum number of strings per tensor
+MAX_STRINGS = 65_536  # maximum number of strings per tensor
 
 _LENGTH = struct.Struct("<I")
 
@@ -26,9 +26,9 @@ class Strings:
         self._encoded = encoded
 
     def reshape(self, shape: Any) -> NDArray[np.object_]:
-        """Return the strings as bytes; all are b"" if there are more than MOST_STRINGS."""
+        """Return the strings as bytes; all are b"" if there are more than MAX_STRINGS."""
         count = int(np.prod(shape))
-        if count > MOST_STRINGS:
+        if count > MAX_STRINGS:
             return np.broadcast_to(np.array(b"", object), shape)
         strings = np.empty(count, object)
         buffer, offset = memoryview(self._encoded.data), 0

@@ -37,7 +37,7 @@ class Tensor(str):
         tensor.ragged = ragged
         return tensor
 
-    def of_type(self, dtype: str) -> Tensor:
+    def with_dtype(self, dtype: str) -> Tensor:
         return Tensor(
             self,
             dtype,

@@ -12,7 +12,7 @@ from tandem.contract import engine as tensors
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.request import NO_IDS, EngineRequest, Ids, SamplingParams
 from tandem.engines.words import Words
-from tandem.sampling.params import NUMBERS, Bounds, chosen
+from tandem.sampling.params import NUMBERS, Bounds, sampling_fields
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
@@ -80,7 +80,7 @@ def decode(
         raise RequestError(f"{tensors.REQUEST_OUTPUT_LEN} is missing")
     return EngineRequest(
         request_id=request_id,
-        sampling=SamplingParams(**sampling, **chosen(numbers)),
+        sampling=SamplingParams(**sampling, **sampling_fields(numbers)),
         arrival_time_ns=arrival_time_ns,
         **fields,
     )
@@ -173,11 +173,11 @@ def _words(name: str, array: Array) -> Words:
 
 
 _share = _number(Bounds(0, 1))
-_count = _number(Bounds(least=0))
+_count = _number(Bounds(minimum=0))
 
 _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.INPUT_IDS: ("input_ids", _row(1)),
-    tensors.REQUEST_OUTPUT_LEN: ("max_new_tokens", _number(Bounds(least=1))),
+    tensors.REQUEST_OUTPUT_LEN: ("max_new_tokens", _number(Bounds(minimum=1))),
     tensors.DRAFT_INPUT_IDS: ("draft_ids", _row(1)),
     tensors.DRAFT_LOGITS: ("draft_logits", _row(2)),
     tensors.DRAFT_ACCEPTANCE_THRESHOLD: ("draft_acceptance_threshold", _share),

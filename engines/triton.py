@@ -16,7 +16,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
-from tandem.contract.errors import ErrorCode, coded
+from tandem.contract.errors import ErrorCode, prefix_code
 from tandem.engines.decoding import count, decode, flag
 from tandem.engines.encoding import Sent, encode
 from tandem.engines.engine import Engine
@@ -201,7 +201,7 @@ class _Call:
 
     def _error(self, message: str, code: ErrorCode) -> Any:
         number = getattr(pb_utils.TritonError, code)  # undefined while modules are imported
-        error = pb_utils.TritonError(coded(code, message), number)
+        error = pb_utils.TritonError(prefix_code(code, message), number)
         return pb_utils.InferenceResponse(error=error)
 
 

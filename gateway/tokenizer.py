@@ -143,7 +143,7 @@ class ChatTokenizer:
 
     def complete(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return the text of ids without an incomplete character at the end."""
-        return self._detokenizer(skip_special_tokens=skip_special_tokens).complete(ids)
+        return self._detokenizer(skip_special_tokens=skip_special_tokens).decode_complete(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, including special tokens."""

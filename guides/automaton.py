@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-    from tandem.guides.worker import Tried
+    from tandem.guides.worker import ValidGuide
 
 # An automaton with this many states is full and gets replaced. Long answers with long strings need
 # a few thousand states.
-MOST_STATES: Final = 50_000
+MAX_STATES: Final = 50_000
 STATE_BYTES: Final = 2_000  # maximum size of a state
 # Assumed growth per second of work (250 MB/s was measured). The library doesn't report the size.
 BYTES_PER_SECOND: Final = 500_000_000
@@ -25,15 +25,15 @@ class GuideAutomaton:
     """A compiled guide. It grows and never shrinks. Thread-safe.
 
     The library has its own lock, but holds the GIL while it waits for that lock. So slow calls of a
-    matcher belong inside ``at_work``.
+    matcher belong inside ``lock_and_time``.
 
     Once the automaton has reached its state limit (is *full*), its matchers reject every byte,
     often without an error. So a result of a matcher is valid only if ``error`` returns no error
     after it.
     """
 
-    def __init__(self, compiled: LLMatcher, tried: Tried) -> None:
-        self.tried = tried
+    def __init__(self, compiled: LLMatcher, valid_guide: ValidGuide) -> None:
+        self.valid_guide = valid_guide
         self._compiled = compiled
         self._probe = compiled.deep_copy()
         self._probe_is_forced = True  # whether text may be forced at the probe's position
@@ -41,17 +41,17 @@ class GuideAutomaton:
         self._seconds = 0.0
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """Upper bound on the current memory use in bytes."""
-        grown = min(self._seconds * BYTES_PER_SECOND, MOST_STATES * STATE_BYTES)
-        return self.tried.num_bytes + int(grown)
+        grown = min(self._seconds * BYTES_PER_SECOND, MAX_STATES * STATE_BYTES)
+        return self.valid_guide.num_bytes + int(grown)
 
     def new_matcher(self) -> LLMatcher:
         """Return a matcher of the library at the start of an answer."""
         return self._compiled.deep_copy()
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def lock_and_time(self) -> Iterator[None]:
         """Lock the automaton and measure how long it is used."""
         with self._lock:
             began = perf_counter()

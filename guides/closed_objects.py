@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tandem.guides.references import Definitions
-from tandem.guides.schema_parts import BY_NAME, DATA, schemas_of
+from tandem.guides.schema_parts import BY_NAME, DATA, iter_schemas
 
 ALTERNATIVES: Final = ("anyOf", "oneOf")
 IN_PLACE: Final = ("allOf", *ALTERNATIVES)  # their schemas apply to the same value
@@ -33,7 +33,7 @@ def close_objects(schema: Part, *, by_default: bool) -> None:
     by_default: whether to close objects that have no setting of their own. These stay open if parts
     of the schema have an `$id`, because the targets of references are unknown in that case.
     """
-    definitions = Definitions(_copied(schema))
+    definitions = Definitions(_copy(schema))
     closer = _Closer(definitions, rest=not by_default or definitions.has_other_roots)
     closer.close(schema)
     if closer.copies:
@@ -98,7 +98,7 @@ class _Closer:
                 for one in _list(schemas):
                     self.close(one, shared, stated)
             self._leave_open(part, without=alternatives)
-        elif stated is None and not around.declared and _is_another(part):
+        elif stated is None and not around.declared and _comes_from_one_schema(part):
             for one in _list(part.get("allOf")):
                 self.close(one)
         elif (names.declared or stated is not None) and _may_be_object(part):
@@ -135,8 +135,8 @@ class _Closer:
         while self._definitions.target(f"#/$defs/{name}") is not None:
             name += "'"
         self._references[reference] = f"#/$defs/{name}"
-        self.copies[name] = copied = _copied(target)
-        for part in schemas_of(copied):
+        self.copies[name] = copied = _copy(target)
+        for part in iter_schemas(copied):
             part.pop("$anchor", None)  # anchors must be unique
         self._leave_open({"allOf": [copied]})
         return self._references[reference]
@@ -156,7 +156,7 @@ class _Closer:
         return names
 
 
-def _copied(part: Part) -> Part:
+def _copy(part: Part) -> Part:
     copied: Part = json.loads(json.dumps(part))
     return copied
 
@@ -179,7 +179,7 @@ def _write(part: Part, names: _Names, rest: Any) -> None:
     part[OTHERS] = rest
 
 
-def _is_another(part: Part) -> bool:
+def _comes_from_one_schema(part: Part) -> bool:
     """Return whether all names of a schema come from one other schema, which is closed itself."""
     others = len(_list(part.get("allOf"))) + ("$ref" in part)
     return others == 1 and not _own_names(part).declared

@@ -16,14 +16,14 @@ from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
-from tandem.guides.matcher import GuideMatcher, reason_of
+from tandem.guides.matcher import GuideMatcher, one_line_reason
 from tandem.guides.tokenizer import read_tokenizer
-from tandem.guides.worker import Tried, Worker
+from tandem.guides.worker import ValidGuide, Worker
 from tandem.guides.worker_process import LIMITS, SILENT
 
-KEPT_BYTES = 512 * 2**20  # maximum size of all cached guides, including their growth
-KEPT_GUIDES = 64
-KEPT_REFUSALS = 1024
+MAX_CACHE_BYTES = 512 * 2**20  # maximum size of all cached guides, including their growth
+MAX_CACHED_GUIDES = 64
+MAX_CACHED_REFUSALS = 1024
 # CPU seconds for the first and the second attempt to compile a guide. Each attempt has its own
 # queue, so that slow guides don't delay fast ones.
 ATTEMPT_SECONDS = (0.1, 4.0)
@@ -42,7 +42,7 @@ class GuideCompiler:
         self._tokenizer = read_tokenizer(tokenizer_dir, vocab_size, end_ids).library
         self._executor = LLExecutor(MASK_THREADS)
         self._limits = LIMITS
-        self._kept: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
+        self._automata: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
         self._refusals: OrderedDict[bytes, str] = OrderedDict()  # guide's digest -> reason
         self._lock = threading.Lock()
         self._workers = [
@@ -59,7 +59,7 @@ class GuideCompiler:
     def has(self, guide: Guide) -> bool:
         """Return whether the cache has a guide, compiled or rejected."""
         with self._lock:
-            return guide in self._kept or _digest(guide) in self._refusals
+            return guide in self._automata or _digest(guide) in self._refusals
 
     def matcher(
         self, guide: Guide, end_ids: Sequence[int], check: Callable[[], None] = lambda: None
@@ -69,89 +69,95 @@ class GuideCompiler:
         New guides wait in a queue. end_ids: end-of-sequence ids of the request. check: called
         before the guide is compiled; raises if the matcher is no longer needed.
         """
-        automaton = self._known(guide) or self._new(guide, check)
-        renew = partial(self._renewed, guide)
+        automaton = self._find_cached(guide) or self._compile_new(guide, check)
+        renew = partial(self._renew, guide)
         matcher = GuideMatcher(automaton, renew, self._executor, self._tokenizer, end_ids)
         try:
             matcher.walk([])  # rejects a guide that contradicts the end ids
         finally:
-            self._make_room()  # the first mask may have enlarged it
+            self._evict()  # the first mask may have enlarged it
         return matcher
 
-    def _new(self, guide: Guide, check: Callable[[], None]) -> GuideAutomaton:
+    def _compile_new(self, guide: Guide, check: Callable[[], None]) -> GuideAutomaton:
         """Compile a guide in two attempts."""
         for worker in self._workers:
             with suppress(GuideTakesLong):
-                return worker.run(partial(self._try, worker, guide, check))
+                return worker.run(partial(self._try_compile, worker, guide, check))
         reason = f"it takes longer than {ATTEMPT_SECONDS[-1]:g} s to compile; send a simpler one"
         self._refuse(guide, reason)
         raise GuideError(reason)
 
-    def _known(self, guide: Guide) -> GuideAutomaton | None:
+    def _find_cached(self, guide: Guide) -> GuideAutomaton | None:
         """Return the cached automaton of a guide or None; raise GuideError for a rejected guide."""
         with self._lock:
             refused = self._refusals.get(_digest(guide))
             if refused is not None:
                 raise GuideError(refused)
-            if guide in self._kept:
-                self._kept.move_to_end(guide)
-            return self._kept.get(guide)
+            if guide in self._automata:
+                self._automata.move_to_end(guide)
+            return self._automata.get(guide)
 
-    def _try(self, worker: Worker, guide: Guide, check: Callable[[], None]) -> GuideAutomaton:
+    def _try_compile(
+        self, worker: Worker, guide: Guide, check: Callable[[], None]
+    ) -> GuideAutomaton:
         """Compile a guide after a worker has tested it, unless another request has compiled it."""
         check()
-        known = self._known(guide)
+        known = self._find_cached(guide)
         if known is not None:
             return known
         try:
-            return self._keep(guide, self._compile(worker.try_out(guide)))
+            return self._add_to_cache(guide, self._compile(worker.try_out(guide)))
         except GuideUndecided:
             raise
         except GuideError as error:
             self._refuse(guide, str(error))
             raise
 
-    def _renewed(self, guide: Guide, full: GuideAutomaton) -> GuideAutomaton:
+    def _renew(self, guide: Guide, full: GuideAutomaton) -> GuideAutomaton:
         """Return a replacement for an automaton that has reached its state limit.
 
         If another answer has already replaced it, return that replacement.
         """
         with self._lock:
-            if self._kept.get(guide) is full:
-                del self._kept[guide]
-        return self._known(guide) or self._keep(guide, self._compile(full.tried))
+            if self._automata.get(guide) is full:
+                del self._automata[guide]
+        return self._find_cached(guide) or self._add_to_cache(
+            guide, self._compile(full.valid_guide)
+        )
 
-    def _compile(self, tried: Tried) -> GuideAutomaton:
-        compiled = LLMatcher(self._tokenizer, tried.grammar, log_level=SILENT, limits=self._limits)
+    def _compile(self, valid_guide: ValidGuide) -> GuideAutomaton:
+        compiled = LLMatcher(
+            self._tokenizer, valid_guide.grammar, log_level=SILENT, limits=self._limits
+        )
         if compiled.is_error():
-            raise GuideError(reason_of(compiled.get_error()))
+            raise GuideError(one_line_reason(compiled.get_error()))
         compiled.deep_copy().compute_bitmask()  # the first mask, which can take seconds
-        return GuideAutomaton(compiled, tried)
+        return GuideAutomaton(compiled, valid_guide)
 
-    def _keep(self, guide: Guide, compiled: GuideAutomaton) -> GuideAutomaton:
+    def _add_to_cache(self, guide: Guide, compiled: GuideAutomaton) -> GuideAutomaton:
         with self._lock:
-            return self._kept.setdefault(guide, compiled)
+            return self._automata.setdefault(guide, compiled)
 
     def _refuse(self, guide: Guide, reason: str) -> None:
         """Cache the reason for a rejection, because clients send the same guide repeatedly."""
         with self._lock:
             self._refusals[_digest(guide)] = reason
-            if len(self._refusals) > KEPT_REFUSALS:
+            if len(self._refusals) > MAX_CACHED_REFUSALS:
                 self._refusals.popitem(last=False)
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         """Drop the least recently used guides if there are too many, and the largest if too large.
 
         A large guide is small again after it is recompiled.
         """
         dropped = []
         with self._lock:
-            while len(self._kept) > KEPT_GUIDES:
-                dropped.append(self._kept.popitem(last=False))
-            sizes = {guide: kept.most_bytes for guide, kept in self._kept.items()}
-            while sum(sizes.values()) > KEPT_BYTES:
+            while len(self._automata) > MAX_CACHED_GUIDES:
+                dropped.append(self._automata.popitem(last=False))
+            sizes = {guide: kept.max_bytes for guide, kept in self._automata.items()}
+            while sum(sizes.values()) > MAX_CACHE_BYTES:
                 largest = max(sizes, key=lambda guide: sizes[guide])
-                dropped.append((largest, self._kept.pop(largest)))
+                dropped.append((largest, self._automata.pop(largest)))
                 del sizes[largest]
         if dropped:
             dropped.clear()

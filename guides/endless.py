@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tandem.guides.errors import GuideError
 from tandem.guides.references import Definitions
-from tandem.guides.schema_parts import schemas_of
+from tandem.guides.schema_parts import iter_schemas
 
 Part = dict[str, Any]
 
@@ -19,7 +19,7 @@ NOTHING: Final[Part] = {"enum": []}
 def drop_endless(schema: Part) -> None:
     """Replace endless parts with an empty enum; raise GuideError if the whole schema is endless."""
     definitions = Definitions(schema)
-    parts = list(schemas_of(schema))
+    parts = list(iter_schemas(schema))
     if not any("$ref" in part for part in parts):
         return
     ending: set[int] = set()
@@ -27,7 +27,9 @@ def drop_endless(schema: Part) -> None:
     left = [*parts]
     while left:
         part = left.pop()
-        missing = [one for one in _inner(part, definitions, ending) if id(one) not in ending]
+        missing = [
+            one for one in _required_parts(part, definitions, ending) if id(one) not in ending
+        ]
         if not missing:
             ending.add(id(part))
             left += waiting.pop(id(part), ())
@@ -41,7 +43,7 @@ def drop_endless(schema: Part) -> None:
             part.update(NOTHING)
 
 
-def _inner(part: Part, definitions: Definitions, ending: set[int]) -> Iterator[Part]:
+def _required_parts(part: Part, definitions: Definitions, ending: set[int]) -> Iterator[Part]:
     """Yield the subschemas that need finite values so that ``part`` can have one.
 
     ending: ids of schemas known to have finite values. An `anyOf` or `oneOf` that lists one of them
@@ -68,7 +70,7 @@ def _required(part: Part) -> list[Any]:
 
 def _first_items(part: Part) -> list[Any]:
     """Return the schemas of the items that an array must contain."""
-    least, items, first = part.get("minItems"), part.get("items"), part.get("prefixItems")
-    count = int(least) if isinstance(least, int | float) else 0
+    min_items, items, first = part.get("minItems"), part.get("items"), part.get("prefixItems")
+    count = int(min_items) if isinstance(min_items, int | float) else 0
     listed = items if isinstance(items, list) else first if isinstance(first, list) else []
     return [*listed[:count], *([items] if count > len(listed) else [])]

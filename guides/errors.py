@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-LONGEST_REASON = 300  # maximum number of characters of an error message
+MAX_REASON_CHARS = 300  # maximum number of characters of an error message
 # Longer runs of forced tokens are rejected: with 100,000 tokens, each takes 0.1 s, and all need
 # 100 MB.
-LONGEST_RUN = 4096
+MAX_RUN_TOKENS = 4096
 
 
 class GuideError(Exception):
@@ -30,16 +30,16 @@ class GuideWarning(UserWarning):
 
 def check_run(num_tokens: int) -> None:
     """Raise GuideError if a guide forces too many consecutive tokens."""
-    if num_tokens > LONGEST_RUN:
+    if num_tokens > MAX_RUN_TOKENS:
         raise GuideError(
-            f"it forces {num_tokens} consecutive tokens; the limit is {LONGEST_RUN}; use shorter "
-            "constants"
+            f"it forces {num_tokens} consecutive tokens; the limit is {MAX_RUN_TOKENS}; use "
+            "shorter constants"
         )
 
 
-def shortened(reason: str) -> str:
+def shorten(reason: str) -> str:
     """Cut out the middle of a long error message, which may repeat a long guide."""
-    if len(reason) <= LONGEST_REASON:
+    if len(reason) <= MAX_REASON_CHARS:
         return reason
-    half = LONGEST_REASON // 2
+    half = MAX_REASON_CHARS // 2
     return f"{reason[:half]} ... {reason[-half:]}"

@@ -11,27 +11,27 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from tandem.guides.errors import GuideError, shortened
-from tandem.guides.schema_parts import is_number, leaves_of, schemas_of
+from tandem.guides.errors import GuideError, shorten
+from tandem.guides.schema_parts import is_number, iter_leaves, iter_schemas
 
 CONSTANTS = ("const", "enum")
 BOUNDS = ("minimum", "maximum")
 OTHERS = ("exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 # The library itself rejects larger bounds.
 LARGEST = 2**63 - 1
-LONGEST_INTEGER = 2**64
+INTEGER_LIMIT = 2**64
 
 
 def check_numbers(schema: Any) -> None:
     """Raise GuideError for a schema with a number that would be rounded or isn't finite."""
-    for part in schemas_of(schema):
+    for part in iter_schemas(schema):
         for keyword, number in _numbers_of(part):
             if not _is_kept(number):
                 raise GuideError(
                     f"numbers of '{keyword}' must be exact in floating point (at most 15 digits); "
-                    f"got {shortened(repr(number))}"
+                    f"got {shorten(repr(number))}"
                 )
-    for leaf in leaves_of(schema):
+    for leaf in iter_leaves(schema):
         if isinstance(leaf, float) and not math.isfinite(leaf):
             raise GuideError(f"numbers of a JSON schema must be finite; got {leaf}")
 
@@ -39,7 +39,7 @@ def check_numbers(schema: Any) -> None:
 def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
     """Yield the keywords and numbers of a part."""
     for keyword in CONSTANTS:
-        numbers = filter(is_number, leaves_of(part.get(keyword)))
+        numbers = filter(is_number, iter_leaves(part.get(keyword)))
         yield from ((keyword, number) for number in numbers)
     for keyword in (*BOUNDS, *OTHERS):
         value = part.get(keyword)
@@ -50,7 +50,7 @@ def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
 def _is_kept(number: int | float) -> bool:
     """Return whether the library reads a number exactly."""
     if isinstance(number, int):
-        return abs(number) < LONGEST_INTEGER and Decimal(repr(float(number))) == number
+        return abs(number) < INTEGER_LIMIT and Decimal(repr(float(number))) == number
     if not math.isfinite(number):
         return False
     _, digits, power = Decimal(repr(number)).as_tuple()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from tandem.guides.errors import GuideError
-from tandem.guides.schema_parts import combined_in, is_number, schemas_of
+from tandem.guides.schema_parts import is_number, iter_combined, iter_schemas
 
 Side = Literal["Minimum", "Maximum"]
 HUGE = 2**63
@@ -19,9 +19,9 @@ HUGE = 2**63
 
 def check_exclusive_bounds(schema: Any) -> None:
     """Raise GuideError for exclusive bounds that the library may treat as inclusive."""
-    for part in schemas_of(schema):
+    for part in iter_schemas(schema):
         _check([part])
-    for parts in combined_in(schema):
+    for parts in iter_combined(schema):
         _check(parts)
 
 

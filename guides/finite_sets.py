@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from tandem.guides.errors import GuideError, GuideWarning
 from tandem.guides.references import Definitions
-from tandem.guides.schema_parts import schemas_of
+from tandem.guides.schema_parts import iter_schemas
 
 # Maximum number of orders, each of which becomes a list. Five values have 120 orders.
-MOST_ORDERS: Final = 120
+MAX_ORDERS: Final = 120
 ENUMERATED: Final = frozenset({"enum", "const", "type", "title", "description", "default"})
 
 # Keywords for the items of an array, besides `items`.
@@ -30,7 +30,7 @@ def list_values(schema: Part, *, strict: bool) -> None:
     GuideWarning is issued instead, and items may repeat.
     """
     definitions = Definitions(schema)
-    for part in list(schemas_of(schema)):
+    for part in list(iter_schemas(schema)):
         if part.get("uniqueItems") is True:
             _list_items(part, definitions, strict=strict)
         if isinstance(part.get("propertyNames"), dict):
@@ -40,11 +40,11 @@ def list_values(schema: Part, *, strict: bool) -> None:
 def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
     """Replace `uniqueItems` with a list of the array's possible contents."""
     del part["uniqueItems"]
-    items, most = _constants(part.get("items"), definitions), part.get("maxItems")
-    count = int(most) if isinstance(most, int | float) else None
+    items, max_items = _constants(part.get("items"), definitions), part.get("maxItems")
+    count = int(max_items) if isinstance(max_items, int | float) else None
     if items is not None:
         part["maxItems"] = count = len(items) if count is None else min(count, len(items))
-        if part.keys().isdisjoint(OTHER_ITEMS) and perm(len(items), count) <= MOST_ORDERS:
+        if part.keys().isdisjoint(OTHER_ITEMS) and perm(len(items), count) <= MAX_ORDERS:
             orders = permutations(items, count)
             part["anyOf"] = [{"items": list(order), "additionalItems": False} for order in orders]
             del part["items"]

@@ -11,21 +11,21 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from tandem.contract.guide import EXACT, LAYOUT_KEY, Guide, lark_regex, layout_of
-from tandem.guides.errors import GuideError, shortened
-from tandem.guides.schemas import exact, exact_options
+from tandem.guides.errors import GuideError, shorten
+from tandem.guides.schemas import exact_options, prepare_schema
 
 # A schema (``json``), and the tokens that may contain `%json` without a schema: comments, strings,
 # regular expressions and special tokens.
-TOKEN_OF_LARK = re.compile(
+LARK_TOKEN = re.compile(
     r"""(?:\#|//)[^\n]* | "(?:\\.|[^"\\])*"? | /(?:\\.|[^/\\])+/? | <[^<>\s]+>
     | (?P<json>%json\s*(?=\{))""",
     re.DOTALL | re.VERBOSE,
 )
-ESCAPED_IN_GBNF = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
+GBNF_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 MAX_CHOICES = 10_000
 
 
-def grammar_of(guide: Guide, special: Mapping[str, int] = {}) -> str:
+def make_grammar(guide: Guide, special: Mapping[str, int] = {}) -> str:
     """Return the library's grammar for a guide; raise GuideError if the guide is invalid.
 
     special: ids of the tokens that aren't text, by name. A Lark grammar may name them.
@@ -36,7 +36,7 @@ def grammar_of(guide: Guide, special: Mapping[str, int] = {}) -> str:
         def by_id(found: re.Match[str]) -> str:
             return f"<[{special[found[0]]}]>" if found[0] in special else found[0]
 
-        text = TOKEN_OF_LARK.sub(by_id, text)
+        text = LARK_TOKEN.sub(by_id, text)
     try:
         return GRAMMARS[guide.kind](text)
     except ValueError as error:
@@ -47,7 +47,7 @@ def _json_schema(text: str) -> str:
     """Return the grammar for a JSON schema, which may set its own layout."""
     try:
         read = json.loads(text)
-        compiled = exact(read)
+        compiled = prepare_schema(read)
     except (ValueError, RecursionError):  # the library reports the error
         return LLMatcher.grammar_from_json_schema(text, overrides=exact_options({}))  # type: ignore[arg-type]
     layout, options = dict(layout_of(compiled)) or None, exact_options(compiled)
@@ -71,7 +71,7 @@ def _regex(text: str) -> str:
 def _lark(text: str) -> str:
     """Return a Lark grammar whose JSON schemas are prepared for the library."""
     pieces, at = [], 0
-    while found := TOKEN_OF_LARK.search(text, at):
+    while found := LARK_TOKEN.search(text, at):
         pieces.append(text[at : found.end()])
         at = found.end()
         if found["json"]:
@@ -97,7 +97,7 @@ def _schema_in_lark(text: str, at: int) -> tuple[str, int]:
 
 def _exact_in_lark(schema: dict[str, Any]) -> dict[str, Any]:
     """Prepare a schema; raise GuideError if its own options would weaken it."""
-    compiled = exact(schema)
+    compiled = prepare_schema(schema)
     own = compiled.get(LAYOUT_KEY, {})
     if isinstance(own, dict):
         inexact = [name for name in EXACT if own.get(name)]
@@ -110,7 +110,7 @@ def _exact_in_lark(schema: dict[str, Any]) -> dict[str, Any]:
 def _ebnf(text: str) -> str:
     """Return the grammar for a guide in llama.cpp's EBNF (GBNF)."""
     try:
-        return _lark(gbnf_to_lark(ESCAPED_IN_GBNF.sub(_unescaped, text)))
+        return _lark(gbnf_to_lark(GBNF_ESCAPE.sub(_unescape, text)))
     except Exception as error:  # the converter raises errors of any type
         reason = (
             "it is nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
@@ -118,7 +118,7 @@ def _ebnf(text: str) -> str:
         raise GuideError(f"it must be EBNF in llama.cpp's dialect (GBNF): {reason}") from error
 
 
-def _unescaped(found: re.Match[str]) -> str:
+def _unescape(found: re.Match[str]) -> str:
     """Return the character that an escape represents. The library would drop leading zeros."""
     if (number := found[1] or found[2]) is None:
         return found[0]
@@ -136,10 +136,10 @@ def _choice(text: str) -> str:
         raise GuideError('choices must be a JSON list of non-empty strings, such as ["yes", "no"]')
     if not 0 < len(choices) <= MAX_CHOICES:
         raise GuideError(f"there must be between 1 and {MAX_CHOICES} choices; got {len(choices)}")
-    return _regex("|".join(map(_literally, choices)))
+    return _regex("|".join(map(_escape_literal, choices)))
 
 
-def _literally(text: str) -> str:
+def _escape_literal(text: str) -> str:
     """Return a regular expression that matches only ``text``."""
     return "".join(c if c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
 
@@ -155,4 +155,4 @@ GRAMMARS: Final[dict[str, Callable[[str], str]]] = {
 
 
 def _first_line(error: Exception) -> str:
-    return shortened(str(error).strip().partition("\n")[0]) or type(error).__name__
+    return shorten(str(error).strip().partition("\n")[0]) or type(error).__name__

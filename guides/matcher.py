@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.guides.errors import GuideError, TokenForbidden, check_run, shortened
+from tandem.guides.errors import GuideError, TokenForbidden, check_run, shorten
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLTokenizer
@@ -25,11 +25,11 @@ WORD_BITS = 32
 ANYTHING = np.int32(-1)  # word of a mask that allows all tokens
 # Start of the library's error for a full automaton
 FULL = "lexer error:"
-MOST_RENEWALS = 8
+MAX_RENEWALS = 8
 # Length of a long run of forced tokens. For each token the library looks at the whole run, and it
 # holds the GIL unless it computes a mask: 0.1 s per token for 100,000 tokens.
 LONG_RUN = 1000
-STEPS_OF_LONG_RUN = 16  # tokens per call, so that the caller can be interrupted
+LONG_RUN_STEPS = 16  # tokens per call, so that the caller can be interrupted
 DEAD_END = "it allows no next token: it conflicts with the request's end ids"
 TOO_COMPLEX = "it has become too complex"
 # The library's errors if no token is allowed
@@ -77,7 +77,7 @@ class GuideMatcher:
         self._renew = renew
         self._matcher = self.automaton.new_matcher()
         self._followed: list[int] = []
-        self._renewals_left = MOST_RENEWALS
+        self._renewals_left = MAX_RENEWALS
         self._in_long_run = False
         self._executor = executor
         self._size = tokenizer.vocab_size
@@ -87,7 +87,7 @@ class GuideMatcher:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about parts of the guide that aren't enforced, one line each."""
-        return self.automaton.tried.warnings
+        return self.automaton.valid_guide.warnings
 
     @property
     def complete(self) -> bool:
@@ -100,26 +100,26 @@ class GuideMatcher:
         Raises TokenForbidden if a token is disallowed, or GuideError if the guide can't be followed
         any further.
         """
-        known = self._known(tokens)
+        known = self._known_prefix(tokens)
         taken = self._take(known)
         if taken < len(tokens) and not self.complete:
             raise TokenForbidden(f"token {tokens[taken]} doesn't match the guide")
         return taken
 
-    def forced(self, most: int) -> list[int]:
-        """Return up to ``most`` next tokens that are forced, without following them."""
-        tokens = self.take_forced(most)
-        self._go_back(len(tokens))
+    def peek_forced(self, limit: int) -> list[int]:
+        """Return up to ``limit`` next tokens that are forced, without following them."""
+        tokens = self.take_forced(limit)
+        self._roll_back(len(tokens))
         return tokens
 
-    def take_forced(self, most: int) -> list[int]:
-        """Follow up to ``most`` forced tokens, and return them. A long run is returned in parts.
+    def take_forced(self, limit: int) -> list[int]:
+        """Follow up to ``limit`` forced tokens, and return them. A long run is returned in parts.
 
         The tokens are computed one at a time, like masks, because the library's tokens for an
         incomplete character depend on the position at which it starts.
         """
         taken: list[int] = []
-        while len(taken) < most and not self.complete:
+        while len(taken) < limit and not self.complete:
             token = self._forced_next()
             if token is None or token in self._end_ids:
                 break
@@ -127,18 +127,18 @@ class GuideMatcher:
                 raise GuideError(TOO_COMPLEX)
             taken.append(token)
             if self._in_long_run:
-                most = min(most, STEPS_OF_LONG_RUN)
+                limit = min(limit, LONG_RUN_STEPS)
         return taken
 
     def _take(self, tokens: list[int]) -> int:
-        taken: int = self._checked(lambda: self._matcher.try_consume_tokens(tokens))
+        taken: int = self._retry_if_full(lambda: self._matcher.try_consume_tokens(tokens))
         self._followed += tokens[:taken]
         return taken
 
-    def _go_back(self, count: int) -> None:
+    def _roll_back(self, count: int) -> None:
         """Undo the last ``count`` tokens."""
         if count:
-            self._checked(lambda: self._matcher.rollback(count))
+            self._retry_if_full(lambda: self._matcher.rollback(count))
             del self._followed[-count:]
 
     def _forced_next(self) -> int | None:
@@ -147,7 +147,7 @@ class GuideMatcher:
             if len(tokens) == 1:
                 return int(tokens[0])
         # A lambda, because a new automaton replaces self._matcher.
-        run: list[int] = self._checked(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108
+        run: list[int] = self._retry_if_full(lambda: self._matcher.compute_ff_tokens())  # noqa: PLW0108
         check_run(len(run))
         self._in_long_run = len(run) > LONG_RUN
         return run[0] if run else None
@@ -158,12 +158,12 @@ class GuideMatcher:
         may_end: whether the answer may end. If not, a complete answer allows any token, because
         tokens after a complete answer are dropped. Raises GuideError if no token is allowed.
         """
-        before_end = self._known(takewhile(lambda token: token not in self._end_ids, tokens))
+        before_end = self._known_prefix(takewhile(lambda token: token not in self._end_ids, tokens))
         masks = self._masks(before_end, rows=len(tokens) + 1)
         self._set_ends(masks, may_end=may_end)
         num_legal = 0
-        for token in self._known(tokens):
-            if not _has(masks[num_legal], token):
+        for token in self._known_prefix(tokens):
+            if not _allows(masks[num_legal], token):
                 break
             num_legal += 1
         if self._is_dead_end(masks, num_legal, before_end):
@@ -172,7 +172,7 @@ class GuideMatcher:
             masks[num_legal] = ANYTHING
         return Walk(masks, num_legal)
 
-    def _known(self, tokens: Iterable[int]) -> list[int]:
+    def _known_prefix(self, tokens: Iterable[int]) -> list[int]:
         """Return the tokens before the first unknown id, which would invalidate the matcher."""
         return list(takewhile(lambda token: 0 <= token < self._size, tokens))
 
@@ -190,19 +190,19 @@ class GuideMatcher:
             else:
                 self._matcher.unsafe_compute_mask_ptr(address, row_bytes)
 
-        self._checked(fill)
+        self._retry_if_full(fill)
         return masks
 
     def _set_ends(self, masks: TokenMasks, *, may_end: bool) -> None:
         """Replace the library's end ids in the masks with the request's end ids."""
         bits = masks.view(np.uint32)
-        word, bit = _place(self._library_ends[0])
+        word, bit = _word_and_bit(self._library_ends[0])
         accepting = (bits[:, word] & bit) != 0
         for end in self._library_ends:
-            word, bit = _place(end)
+            word, bit = _word_and_bit(end)
             bits[:, word] &= ~bit
         for end in self._end_ids:
-            word, bit = _place(end)
+            word, bit = _word_and_bit(end)
             bits[:, word] &= ~bit
             if may_end:
                 bits[accepting, word] |= bit
@@ -219,38 +219,38 @@ class GuideMatcher:
             self._matcher.rollback(taken)
             return not accepting
 
-        return self._checked(incomplete)
+        return self._retry_if_full(incomplete)
 
-    def _checked(self, act: Callable[[], T]) -> T:
+    def _retry_if_full(self, act: Callable[[], T]) -> T:
         """Return the result of ``act``. If the automaton is full, retry with a new automaton."""
-        done, full = self._do(act)
+        done, full = self._run(act)
         while full:
             if not self._renewals_left:
-                raise GuideError(reason_of(full))
+                raise GuideError(one_line_reason(full))
             self._renewals_left -= 1
             self.automaton = self._renew(self.automaton)
             self._matcher = self.automaton.new_matcher()
-            done, full = self._do(act, follow=self._followed)
+            done, full = self._run(act, follow=self._followed)
         if self._matcher.is_error():
-            raise GuideError(reason_of(self._matcher.get_error()))
+            raise GuideError(one_line_reason(self._matcher.get_error()))
         return done
 
-    def _do(self, act: Callable[[], T], follow: Sequence[int] = ()) -> tuple[T, str]:
+    def _run(self, act: Callable[[], T], follow: Sequence[int] = ()) -> tuple[T, str]:
         """Follow tokens and call ``act``. Return its result, and an error if the automaton is full.
 
         Raises GuideError if the tokens can't be followed.
         """
-        with self.automaton.at_work():
+        with self.automaton.lock_and_time():
             followed = self._matcher.try_consume_tokens([*follow])
             done = act()
             errors = self.automaton.error(), self._matcher.get_error()
         full = next((error for error in errors if error.startswith(FULL)), "")
         if followed < len(follow) and not full:
-            raise GuideError(reason_of(errors[1]) if errors[1] else TOO_COMPLEX)
+            raise GuideError(one_line_reason(errors[1]) if errors[1] else TOO_COMPLEX)
         return done, full
 
 
-def reason_of(error: str) -> str:
+def one_line_reason(error: str) -> str:
     """Return one line of a library error. Other lines may contain the answer's text.
 
     This is the first line. For an invalid regular expression, a later line gives the reason.
@@ -261,7 +261,7 @@ def reason_of(error: str) -> str:
         line = f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
     if line.startswith(ONE_WAY):
         return "the rule attributes max_tokens and stop aren't supported"
-    return "no text matches it" if line in DEAD_ENDS else shortened(line.replace(*NO_ONE_OF))
+    return "no text matches it" if line in DEAD_ENDS else shorten(line.replace(*NO_ONE_OF))
 
 
 def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:
@@ -269,12 +269,12 @@ def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
 
 
-def _place(token: int) -> tuple[int, np.uint32]:
+def _word_and_bit(token: int) -> tuple[int, np.uint32]:
     """Return the index of a token's word in a mask, and its bit."""
     return token // WORD_BITS, np.uint32(1 << token % WORD_BITS)
 
 
-def _has(mask: NDArray[np.int32], token: int) -> bool:
+def _allows(mask: NDArray[np.int32], token: int) -> bool:
     """Return whether a mask [words] has a token of the vocabulary."""
-    word, bit = _place(token)
+    word, bit = _word_and_bit(token)
     return bool(mask.view(np.uint32)[word] & bit)

@@ -14,19 +14,19 @@ from decimal import Decimal
 from typing import Any
 
 from tandem.guides.errors import GuideError
-from tandem.guides.schema_parts import combined_in, is_number, schemas_of
+from tandem.guides.schema_parts import is_number, iter_combined, iter_schemas
 
-MOST = 2**32
+UINT32_RANGE = 2**32
 # The product of two numbers up to this limit fits into 32 bits.
 LARGEST_COMMON = 2**16 - 1
 
 
 def check_multiples(schema: Any) -> None:
     """Raise GuideError for a schema whose multiples the library would get wrong."""
-    for divisor in _divisors_of(schemas_of(schema)):
+    for divisor in _divisors(iter_schemas(schema)):
         _check(divisor)
-    for parts in combined_in(schema):
-        divisors = _divisors_of(parts)
+    for parts in iter_combined(schema):
+        divisors = _divisors(parts)
         if divisors and _common(divisors) > LARGEST_COMMON:
             raise GuideError(
                 "multipleOf of combined schemas must have a least common multiple of at most "
@@ -34,7 +34,7 @@ def check_multiples(schema: Any) -> None:
             )
 
 
-def _divisors_of(parts: Iterable[dict[str, Any]]) -> list[Decimal]:
+def _divisors(parts: Iterable[dict[str, Any]]) -> list[Decimal]:
     given = [part["multipleOf"] for part in parts if "multipleOf" in part]
     return [Decimal(repr(number)) for number in given if is_number(number)]
 
@@ -42,14 +42,14 @@ def _divisors_of(parts: Iterable[dict[str, Any]]) -> list[Decimal]:
 def _check(divisor: Decimal) -> None:
     if divisor <= 0:
         raise GuideError(f"multipleOf must be greater than 0; got {divisor}")
-    coefficient, decimals = _scaled(divisor)
-    if 10 * coefficient + 9 * 10**decimals >= MOST:
+    coefficient, decimals = _scale(divisor)
+    if 10 * coefficient + 9 * 10**decimals >= UINT32_RANGE:
         raise GuideError(
             f"multipleOf has too many digits; got {divisor}; use at most 8, including zeros"
         )
 
 
-def _scaled(divisor: Decimal) -> tuple[int, int]:
+def _scale(divisor: Decimal) -> tuple[int, int]:
     """Return a divisor's digits as an integer, and its number of decimal places."""
     decimals = max(0, -int(divisor.normalize().as_tuple().exponent))
     return int(divisor.scaleb(decimals)), decimals
@@ -60,10 +60,10 @@ def _common(divisors: list[Decimal]) -> int:
 
     Stops when the multiple is too large, because thousands of divisors may have a huge one.
     """
-    most = max(_scaled(divisor)[1] for divisor in divisors)
+    max_places = max(_scale(divisor)[1] for divisor in divisors)
     common = 1
     for divisor in divisors:
-        common = math.lcm(common, int(divisor.scaleb(most)))
+        common = math.lcm(common, int(divisor.scaleb(max_places)))
         if common > LARGEST_COMMON:
             break
     return common

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tandem.guides.errors import GuideError, shortened
-from tandem.guides.schema_parts import schemas_of
+from tandem.guides.errors import GuideError, shorten
+from tandem.guides.schema_parts import iter_schemas
 
 # An escaped character, the start or end of brackets, a set operator of Rust, or the start of flags
 SIGN = re.compile(r"\\.|\[\^?\]?|\]|&&|--|~~|\(\?", re.DOTALL)
@@ -29,20 +29,20 @@ MAY_HAVE_NUL = re.compile(r"\[(?:\^|.*(?:\\[pPuUx]|\x00))", re.DOTALL)
 
 def check_patterns(schema: Any) -> None:
     """Raise GuideError if a pattern of the schema has a different meaning in Rust."""
-    for part in schemas_of(schema):
+    for part in iter_schemas(schema):
         for pattern in _patterns_of(part):
-            if fault := _fault_in(pattern):
-                raise GuideError(f"pattern {shortened(repr(pattern))} has {fault}")
+            if fault := _find_unsupported(pattern):
+                raise GuideError(f"pattern {shorten(repr(pattern))} has {fault}")
 
 
-def without_nul(pattern: str) -> str:
+def exclude_nul(pattern: str) -> str:
     """Return an equivalent pattern that the library matches correctly, without NUL in its sets."""
 
-    def written(found: re.Match[str]) -> str:
+    def replace(found: re.Match[str]) -> str:
         has_nul = found["set"] or MAY_HAVE_NUL.match(found[0])
         return rf"[{found[0]}&&[^\x00]]" if has_nul else found[0]
 
-    return SET.sub(written, pattern)
+    return SET.sub(replace, pattern)
 
 
 def _patterns_of(part: dict[str, Any]) -> Iterator[str]:
@@ -52,7 +52,7 @@ def _patterns_of(part: dict[str, Any]) -> Iterator[str]:
             yield pattern
 
 
-def _fault_in(pattern: str) -> str:
+def _find_unsupported(pattern: str) -> str:
     """Return the set or flags of a pattern that only Rust supports, or ""."""
     inside = False
     for found in SIGN.finditer(pattern):
@@ -61,7 +61,7 @@ def _fault_in(pattern: str) -> str:
             inside = sign.startswith("[")
             flags = FLAGS.match(pattern, found.end()) if sign == "(?" else None
             if flags and not KNOWN_FLAGS.issuperset(flags[0]):
-                return f"flags '{shortened(flags[0])}'; only i, m and s are supported"
+                return f"flags '{shorten(flags[0])}'; only i, m and s are supported"
         elif sign == "]":
             inside = False
         elif not sign.startswith(("\\", "(")):

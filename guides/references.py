@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from tandem.guides.errors import GuideError, shortened
-from tandem.guides.schema_parts import BY_NAME, DATA, schemas_of
+from tandem.guides.errors import GuideError, shorten
+from tandem.guides.schema_parts import BY_NAME, DATA, iter_schemas
 
 # Characters of a reference that aren't percent-encoded, besides letters, digits and `_.-~`
 PLAIN: Final = "%#/:?@!$&'()*+,;="
@@ -15,13 +15,13 @@ PLAIN: Final = "%#/:?@!$&'()*+,;="
 
 def check_references(schema: Any) -> None:
     """Raise GuideError for a reference into data, because data isn't checked as a schema."""
-    for part in schemas_of(schema):
+    for part in iter_schemas(schema):
         reference = part.get("$ref")
         if not isinstance(reference, str):
             continue
-        if keyword := _data_on_the_way(reference):
+        if keyword := _data_keyword(reference):
             raise GuideError(
-                f"'$ref' must refer to a schema; {shortened(repr(reference))} refers to data in "
+                f"'$ref' must refer to a schema; {shorten(repr(reference))} refers to data in "
                 f"'{keyword}'; move it to '$defs'"
             )
 
@@ -35,12 +35,14 @@ class Definitions:
     @cached_property
     def has_other_roots(self) -> bool:
         """Whether a part has an `$id`, so that references in it are relative to that part."""
-        inner = (part for part in schemas_of(self._schema) if part is not self._schema)
+        inner = (part for part in iter_schemas(self._schema) if part is not self._schema)
         return any(isinstance(part.get("$id"), str) for part in inner)
 
     @cached_property
     def _anchors(self) -> dict[str, dict[str, Any]]:
-        parts = (part for part in schemas_of(self._schema) if isinstance(part.get("$anchor"), str))
+        parts = (
+            part for part in iter_schemas(self._schema) if isinstance(part.get("$anchor"), str)
+        )
         return {part["$anchor"]: part for part in parts}
 
     def target(self, reference: str) -> dict[str, Any] | None:
@@ -59,12 +61,12 @@ class Definitions:
         return at if isinstance(at, dict) else None
 
 
-def encoded(reference: str) -> str:
+def percent_encode(reference: str) -> str:
     """Percent-encode the characters of a reference that a URI can't contain."""
     return quote(reference, safe=PLAIN, errors="surrogatepass")
 
 
-def _data_on_the_way(reference: str) -> str:
+def _data_keyword(reference: str) -> str:
     """Return the keyword through which a reference leads into data, or ""."""
     holder = ""  # previous key, if it is a keyword whose keys are names of schemas
     for keyword in _keys(reference.partition("#")[2]):

@@ -10,7 +10,7 @@ BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "de
 DATA: Final = ("const", "enum", "default", "examples")
 
 # Keywords that limit numbers, and keywords that apply to the parts of a value
-LIMITS_OF_NUMBERS = {
+NUMBER_LIMITS = {
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
 INNER = {
@@ -19,7 +19,7 @@ INNER = {
 }
 
 
-def schemas_of(schema: Any) -> Iterator[dict[str, Any]]:
+def iter_schemas(schema: Any) -> Iterator[dict[str, Any]]:
     """Yield a schema and all schemas in it, even if only a reference leads to them."""
     left = [schema]
     while left:
@@ -42,7 +42,7 @@ def _inside(part: Any) -> list[Any]:
     return inner
 
 
-def leaves_of(value: Any) -> Iterator[Any]:
+def iter_leaves(value: Any) -> Iterator[Any]:
     """Yield all scalars in a JSON value, in order, without the keys of objects."""
     left = [value]
     while left:
@@ -53,7 +53,7 @@ def leaves_of(value: Any) -> Iterator[Any]:
             yield part
 
 
-def combined_in(schema: Any) -> Iterator[list[dict[str, Any]]]:
+def iter_combined(schema: Any) -> Iterator[list[dict[str, Any]]]:
     """Yield groups of schemas. Several schemas of a group may apply to the same number.
 
     A reference may add any schema to its group. So if a group has a reference, the whole schema is
@@ -65,9 +65,9 @@ def combined_in(schema: Any) -> Iterator[list[dict[str, Any]]]:
         if not isinstance(part, dict) or not _combines(part):
             left += _inside(part)
             continue
-        group = list(schemas_of(part))
+        group = list(iter_schemas(part))
         if any("$ref" in one for one in group):
-            yield list(schemas_of(schema))
+            yield list(iter_schemas(schema))
             return
         yield group
 
@@ -76,7 +76,7 @@ def _combines(part: dict[str, Any]) -> bool:
     """Return whether several schemas apply to one value. The part itself counts as one."""
     all_of = part.get("allOf")
     sources = [
-        not part.keys().isdisjoint(LIMITS_OF_NUMBERS | INNER),
+        not part.keys().isdisjoint(NUMBER_LIMITS | INNER),
         *([True] * len(all_of) if isinstance(all_of, list) else ()),
         *(keyword in part for keyword in ("anyOf", "oneOf", "$ref")),
     ]

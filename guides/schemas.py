@@ -21,9 +21,9 @@ from tandem.guides.exact_numbers import check_numbers
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.finite_sets import list_values
 from tandem.guides.multiples import check_multiples
-from tandem.guides.patterns import check_patterns, without_nul
-from tandem.guides.references import check_references, encoded
-from tandem.guides.schema_parts import leaves_of, schemas_of
+from tandem.guides.patterns import check_patterns, exclude_nul
+from tandem.guides.references import check_references, percent_encode
+from tandem.guides.schema_parts import iter_leaves, iter_schemas
 
 # Escapes with which each character of a string has a single spelling.
 ESCAPES: Final = 'nrbtf\\"'
@@ -64,7 +64,7 @@ LARGEST_INTEGER: Final = 2**63 - 1024
 OPEN_OPTION, STRICT_OPTION = OWN_OPTIONS
 
 
-def exact(schema: Any) -> dict[str, Any]:
+def prepare_schema(schema: Any) -> dict[str, Any]:
     """Return the schema that the library compiles.
 
     Raises GuideError for an unsupported schema, and RecursionError for a schema that is nested
@@ -104,7 +104,7 @@ def _check(schema: dict[str, Any]) -> None:
     check_exclusive_bounds(schema)
     check_multiples(schema)
     check_patterns(schema)
-    _check_least_properties(schema)
+    _check_min_properties(schema)
     _check_first_items(schema)
     _check_constants(schema, exact_options(schema)["json_allowed_escapes"])
 
@@ -118,27 +118,27 @@ def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**EXACT, "json_allowed_escapes": escapes}
 
 
-def _check_least_properties(schema: Any) -> None:
+def _check_min_properties(schema: Any) -> None:
     """Reject `minProperties` if the library may count repeated names.
 
     One name besides the required ones is fine, because it can't be a repetition.
     """
-    for part in schemas_of(schema):
-        least, required = part.get("minProperties"), part.get("required")
+    for part in iter_schemas(schema):
+        min_properties, required = part.get("minProperties"), part.get("required")
         closed = part.get("additionalProperties") is False and not part.get("patternProperties")
-        if closed or not isinstance(least, int | float):
+        if closed or not isinstance(min_properties, int | float):
             continue
         names = {n for n in required if isinstance(n, str)} if isinstance(required, list) else ()
-        if least > len(names) + 1:
+        if min_properties > len(names) + 1:
             raise GuideError(
                 f"minProperties must be at most {len(names) + 1} (the required names plus one) if "
-                f"names outside 'properties' are allowed; got {least}"
+                f"names outside 'properties' are allowed; got {min_properties}"
             )
 
 
 def _check_first_items(schema: Any) -> None:
     """Reject `prefixItems` if the library would ignore it because of other keywords."""
-    for part in schemas_of(schema):
+    for part in iter_schemas(schema):
         if isinstance(part.get("prefixItems"), list) and (
             "additionalItems" in part or isinstance(part.get("items"), list)
         ):
@@ -154,9 +154,9 @@ def _check_constants(schema: Any, escapes: Any) -> None:
         c for c, by in ESCAPED.items() if isinstance(escapes, str) and by not in escapes
     )
     unwritable = re.compile(f"[{UNWRITABLE}{re.escape(missing)}]")
-    for part in schemas_of(schema):
+    for part in iter_schemas(schema):
         for keyword in ("const", "enum"):
-            texts = (leaf for leaf in leaves_of(part.get(keyword)) if isinstance(leaf, str))
+            texts = (leaf for leaf in iter_leaves(part.get(keyword)) if isinstance(leaf, str))
             found = next(filter(None, map(unwritable.search, texts)), None)
             if found:
                 raise GuideError(
@@ -167,7 +167,7 @@ def _check_constants(schema: Any, escapes: Any) -> None:
 
 def _drop_idle(schema: dict[str, Any]) -> None:
     """Remove keywords that have no effect."""
-    for part in schemas_of(schema):
+    for part in iter_schemas(schema):
         if part.get("minContains") == 0 and "maxContains" not in part:
             part.pop("contains", None)
         for keyword in [k for k, v in part.items() if _is_idle(k, v, part)]:
@@ -176,7 +176,7 @@ def _drop_idle(schema: dict[str, Any]) -> None:
 
 def _rewrite(schema: dict[str, Any]) -> None:
     """Replace values with equivalent values that the library reads correctly."""
-    for part in schemas_of(schema):
+    for part in iter_schemas(schema):
         for keyword in COUNTS:
             count = part.get(keyword)
             if isinstance(count, float) and count.is_integer():
@@ -184,11 +184,11 @@ def _rewrite(schema: dict[str, Any]) -> None:
         _bound_integer(part)
         pattern, by_name = part.get("pattern"), part.get("patternProperties")
         if isinstance(pattern, str):
-            part["pattern"] = without_nul(pattern)
+            part["pattern"] = exclude_nul(pattern)
         if isinstance(by_name, dict):
-            part["patternProperties"] = {without_nul(p): inner for p, inner in by_name.items()}
+            part["patternProperties"] = {exclude_nul(p): inner for p, inner in by_name.items()}
         if isinstance(part.get("$ref"), str):
-            part["$ref"] = encoded(part["$ref"])
+            part["$ref"] = percent_encode(part["$ref"])
 
 
 def _is_idle(keyword: str, value: Any, part: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Starts processes that test guides (`guides/worker_process.py`), and asks them."""
+"""Starts the processes that test guides (`guides/worker_process.py`), and sends them guides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
-from tandem.guides.matcher import reason_of
+from tandem.guides.matcher import one_line_reason
 from tandem.guides.worker_process import NICENESS, SECONDS, TOO_LARGE
 
 T = TypeVar("T")
@@ -28,10 +28,10 @@ from multiprocessing.connection import Connection
 from tandem.guides.worker_process import main
 main(Connection(jobs), *tokenizer)
 """
-SILENT_SECONDS: Final = 2 * SECONDS  # a worker that is silent longer than this is killed
+WORKER_TIMEOUT: Final = 2 * SECONDS  # a worker that is silent longer than this is killed
 
 
-class Tried(NamedTuple):
+class ValidGuide(NamedTuple):
     """A guide that compiles.
 
     grammar: the library's grammar. num_bytes: memory use of the compiled form in bytes. warnings:
@@ -96,7 +96,7 @@ class Worker:
             self._process.kill()
             self._process.wait()
 
-    def try_out(self, guide: Guide) -> Tried:
+    def try_out(self, guide: Guide) -> ValidGuide:
         """Compile a guide and compute its first mask.
 
         Raises GuideError if either step fails, GuideTakesLong if it exceeds the limit,
@@ -106,21 +106,21 @@ class Worker:
             self.start()
         try:
             self._jobs.send_bytes(json.dumps([*guide, self.cpu_seconds]).encode())
-            if not self._jobs.poll(SILENT_SECONDS):
+            if not self._jobs.poll(WORKER_TIMEOUT):
                 raise EOFError  # noqa: TRY301
             answer = json.loads(self._jobs.recv_bytes())
         except Exception as error:
             self.close()  # so that the next guide doesn't get this one's answer
             raise GuideUndecided("the process that compiles guides has ended") from error
         if "status" in answer:
-            raise _end(answer["status"], self.cpu_seconds)
+            raise _exit_error(answer["status"], self.cpu_seconds)
         if "refused" in answer:
             raise GuideError(answer["refused"])
         if "failed" in answer:
-            raise GuideError(reason_of(answer["failed"]))
+            raise GuideError(one_line_reason(answer["failed"]))
         if "fault" in answer:
             raise RuntimeError(f"the process that compiles guides failed:\n{answer['fault']}")
-        return Tried(answer["grammar"], answer["num_bytes"], tuple(answer["warnings"]))
+        return ValidGuide(answer["grammar"], answer["num_bytes"], tuple(answer["warnings"]))
 
 
 def python() -> str:
@@ -128,7 +128,7 @@ def python() -> str:
     return f"{sys.base_exec_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def _end(status: int, cpu_seconds: float) -> GuideError:
+def _exit_error(status: int, cpu_seconds: float) -> GuideError:
     """Return the error for a guide whose test ended the process with ``status``."""
     ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if ended_by == signal.SIGPROF:

@@ -30,18 +30,18 @@ from llguidance import LLMatcher, LLParserLimits
 
 from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
-from tandem.guides.automaton import MOST_STATES
+from tandem.guides.automaton import MAX_STATES
 from tandem.guides.errors import GuideError, GuideWarning, check_run
-from tandem.guides.grammar import grammar_of
+from tandem.guides.grammar import make_grammar
 from tandem.guides.tokenizer import GuideTokenizer, read_tokenizer
 
 NICENESS: Final = 10  # the process gets about a tenth of a core if the machine is busy
-MOST_BYTES: Final = 512 * 2**20  # memory limit for a copy
+MAX_BYTES: Final = 512 * 2**20  # memory limit for a copy
 STACK_BYTES: Final = 3 * 2**19  # stack limit for a copy; threads of the loop have at least 2 MiB
 SECONDS: Final = 30.0  # wall-time limit per guide, for busy machines
 SILENT: Final = 0
 # Verbose errors would contain the text of the answer.
-LIMITS: Final = LLParserLimits(verbose_errors=False, max_lexer_states=MOST_STATES)
+LIMITS: Final = LLParserLimits(verbose_errors=False, max_lexer_states=MAX_STATES)
 TOO_LARGE: Final = "it is too deep or too large to compile; send a simpler one"
 PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 LIBC: Final = ctypes.CDLL(None)
@@ -84,7 +84,7 @@ def _serve(
     """Test a guide within limits, send the answer and end the process."""
     status = 1
     try:
-        _bound()
+        _set_limits()
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # the signal ends the process
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
         answers.send_bytes(json.dumps(_answer(tokenizer, guide)).encode())
@@ -93,27 +93,27 @@ def _serve(
         os._exit(status)
 
 
-def _bound() -> None:
+def _set_limits() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # keeps crashes out of the log
     faulthandler.disable()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MOST_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    max_bytes = pages * resource.getpagesize() + MAX_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
     resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
 
 
 def _answer(tokenizer: GuideTokenizer, guide: Guide) -> dict[str, Any]:
-    """Return the fields of `Tried`, or the reason why a guide is rejected."""
+    """Return the fields of `ValidGuide`, or the reason why a guide is rejected."""
     before = _heap_bytes()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", GuideWarning)
-            grammar = grammar_of(guide, tokenizer.special)
+            grammar = make_grammar(guide, tokenizer.special)
         compiled = LLMatcher(tokenizer.library, grammar, log_level=SILENT, limits=LIMITS)
         answer = compiled.deep_copy()
-        _begin(answer, tokenizer.library.eos_tokens)
+        _take_first_steps(answer, tokenizer.library.eos_tokens)
     except GuideError as error:
         return {"refused": str(error)}
     except MemoryError:
@@ -131,7 +131,7 @@ def _answer(tokenizer: GuideTokenizer, guide: Guide) -> dict[str, Any]:
     }
 
 
-def _begin(answer: LLMatcher, end_ids: Sequence[int]) -> None:
+def _take_first_steps(answer: LLMatcher, end_ids: Sequence[int]) -> None:
     """Perform the loop's first steps with a guide. Some guides fail there or take minutes."""
     legal = int.from_bytes(answer.compute_bitmask(), "little")
     for end in end_ids:

@@ -22,13 +22,13 @@ def look_up(
     max_ngram_size: int,
     keep_all: bool = True,
     use_oldest: bool = True,
-    most_matching: int = 0,
+    max_matching: int = 0,
 ) -> Match | None:
     """Return at most ``limit`` tokens that followed the longest n-gram that repeats at the end.
 
     use_oldest: use the n-gram's oldest occurrence, which has the most tokens after it. keep_all,
     without use_oldest: use the newest occurrence that ``limit`` tokens follow, or the oldest one if
-    there is none. With neither, use the newest occurrence. most_matching: count up to this many
+    there is none. With neither, use the newest occurrence. max_matching: count up to this many
     matching tokens, even beyond the n-gram.
 
     Source: Saxena, "Prompt Lookup Decoding", 2023. The options are the same as in TensorRT-LLM's
@@ -37,7 +37,7 @@ def look_up(
     >>> look_up(np.array([1, 2, 3, 4, 1, 2]), limit=3, max_ngram_size=2)
     Match(tokens=[3, 4, 1], ngram_size=2)
     """
-    places, size = occurrences(text[:-1], text, max_ngram_size)
+    places, size = find_occurrences(text[:-1], text, max_ngram_size)
     if not size:
         return None
     start = int(places[0])
@@ -46,12 +46,12 @@ def look_up(
     elif not use_oldest:
         with_whole_draft = places[len(text) - places >= limit]
         start = int(with_whole_draft[-1]) if len(with_whole_draft) else start
-    while size < min(most_matching, start) and text[start - size - 1] == text[-size - 1]:
+    while size < min(max_matching, start) and text[start - size - 1] == text[-size - 1]:
         size += 1
     return Match(text[start : start + limit].tolist(), size)
 
 
-def occurrences(
+def find_occurrences(
     text: NDArray[np.int32], tail: NDArray[np.int32], max_size: int
 ) -> tuple[NDArray[np.intp], int]:
     """Find the longest n-gram of up to ``max_size`` tokens that ends ``tail`` and is in ``text``.

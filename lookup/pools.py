@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from tandem.lookup.ngrams import Match
 
-LEAST_MATCH: Final = 3  # minimum number of matching tokens; shorter matches are too common
-LONGEST_MATCH: Final = 24  # maximum number of tokens to compare
-MOST_OCCURRENCES: Final = 16  # maximum number of occurrences to compare, newest first
+MIN_MATCH: Final = 3  # minimum number of matching tokens; shorter matches are too common
+MAX_MATCH: Final = 24  # maximum number of tokens to compare
+MAX_OCCURRENCES: Final = 16  # maximum number of occurrences to compare, newest first
 # An answer counts as at least this many tokens, because its objects also take memory.
-LEAST_COUNTED: Final = 64
+MIN_ANSWER_TOKENS: Final = 64
 # Maximum number of tokens in answers that are requeued per new answer, which takes about 1 ms.
-MOST_MOVED: Final = 8192
-MOVE: Final = 512  # fixed cost of requeuing an answer, in tokens
+MAX_REQUEUED_TOKENS: Final = 8192
+REQUEUE_COST: Final = 512  # fixed cost of requeuing an answer, in tokens
 OFFSET_BITS: Final = 24  # a position is (answer number << OFFSET_BITS) + offset in the answer
-MOST_TOKENS: Final = 2**OFFSET_BITS  # maximum number of tokens in all pools
+MAX_TOKENS: Final = 2**OFFSET_BITS  # maximum number of tokens in all pools
 
 FACTOR: Final = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: its high bits mix best (Knuth)
 WORD: Final = 2**64 - 1
@@ -34,18 +34,18 @@ class PooledAnswer(NamedTuple):
     """One answer in a pool. It never changes.
 
     pool: key of its pool. added: number of uses of all pools when the answer was added. earlier:
-    for each position after at least `LEAST_MATCH` tokens, the previous position with the same slot;
+    for each position after at least `MIN_MATCH` tokens, the previous position with the same slot;
     0: none.
     """
 
     pool: bytes
     added: int
     tokens: array[int]  # [n]
-    earlier: array[int]  # [n - LEAST_MATCH]
+    earlier: array[int]  # [n - MIN_MATCH]
 
 
 class Links(NamedTuple):
-    """The slots of an answer's positions, [n - LEAST_MATCH].
+    """The slots of an answer's positions, [n - MIN_MATCH].
 
     again: indices of slots that occurred earlier in this answer. before: for each of them, the
     index of the previous occurrence.
@@ -71,16 +71,16 @@ class LookupPools:
 
     An answer is found only in its own pool, and a match comes from a single answer. All pools
     together hold at most ``max_tokens``. Memory use is at most about 45 bytes per token, because
-    names are stored as digests and an answer counts for at least `LEAST_COUNTED` tokens.
+    names are stored as digests and an answer counts for at least `MIN_ANSWER_TOKENS` tokens.
 
     To make room for a new answer, the oldest answers are evicted first. An old answer gets a second
     chance, as in CLOCK, which approximates LRU: if its pool has been used since the answer was
     added, and the new answer belongs to another pool, the old answer moves to the end of the queue
     instead.
 
-    The data structure is LZ77 as in zlib. A hash table maps the last `LEAST_MATCH` tokens to the
+    The data structure is LZ77 as in zlib. A hash table maps the last `MIN_MATCH` tokens to the
     newest position after them, and each position links to the previous one with the same slot. A
-    lookup follows up to `MOST_OCCURRENCES` links and returns the longest match. Answers are evicted
+    lookup follows up to `MAX_OCCURRENCES` links and returns the longest match. Answers are evicted
     in the order in which they were added. So a link to an evicted answer ends the chain, and
     eviction doesn't have to update links.
 
@@ -95,8 +95,8 @@ class LookupPools:
     """
 
     def __init__(self, max_tokens: int) -> None:
-        if not 1 <= max_tokens <= MOST_TOKENS:
-            raise ValueError(f"max_tokens must be between 1 and {MOST_TOKENS}; got {max_tokens}")
+        if not 1 <= max_tokens <= MAX_TOKENS:
+            raise ValueError(f"max_tokens must be between 1 and {MAX_TOKENS}; got {max_tokens}")
         self.max_tokens = max_tokens
         bits = max(1, (max_tokens - 1).bit_length())
         self._shift = 64 - bits
@@ -105,19 +105,19 @@ class LookupPools:
         self._pools: dict[bytes, PoolUse] = {}  # only pools that have answers
         self._last_number = 0
         self._num_uses = 0
-        self.num_tokens = 0  # total for which the answers count
+        self.num_tokens = 0  # total size of the answers; short ones count as MIN_ANSWER_TOKENS
         self._secret = secrets.token_bytes(16)  # clients can't choose which tokens share a slot
         self._lock = threading.Lock()
 
     def add(self, name: str, answer: Sequence[int] | NDArray[np.int32]) -> None:
         """Add an answer to the pool with this name. Answers of unsuitable length are ignored.
 
-        name: valid UTF-8. answer: token ids, [n]; ignored if n is at most `LEAST_MATCH` or too
+        name: valid UTF-8. answer: token ids, [n]; ignored if n is at most `MIN_MATCH` or too
         large for ``max_tokens``. The slow part runs in NumPy before the lock is taken.
         """
         row = np.asarray(answer, np.int32)
-        counted = _counted(len(row))
-        if len(row) <= LEAST_MATCH or counted > self.max_tokens:
+        counted = _charged_tokens(len(row))
+        if len(row) <= MIN_MATCH or counted > self.max_tokens:
             return
         key = self._key(name)
         tokens, links = array("i", row.tobytes()), self._links(key, row)
@@ -126,25 +126,25 @@ class LookupPools:
             pool = self._pools.setdefault(key, PoolUse())
             pool.num_answers += 1
             self.num_tokens += counted
-            self._use(pool)
+            self._mark_used(pool)
             self._append(key, tokens, links)
 
     def lookup(self, name: str, tail: Sequence[int], limit: int) -> Match | None:
         """Return at most ``limit`` tokens that followed the longest match in the pool's answers.
 
-        tail: last tokens of a text; at most `LONGEST_MATCH` of them are compared.
+        tail: last tokens of a text; at most `MAX_MATCH` of them are compared.
         """
-        if len(tail) < LEAST_MATCH:
+        if len(tail) < MIN_MATCH:
             return None
-        best, longest = None, LEAST_MATCH - 1
+        best, longest = None, MIN_MATCH - 1
         key = self._key(name)
         with self._lock:
             pool = self._pools.get(key)
             if pool is None:
                 return None
-            self._use(pool)
+            self._mark_used(pool)
             for answer, end in self._occurrences(key, tail):
-                size = _matching(answer.tokens, end, tail)
+                size = _match_length(answer.tokens, end, tail)
                 if size > longest:
                     best, longest = answer.tokens[end : end + limit], size
         return None if best is None else Match(best.tolist(), longest)
@@ -152,16 +152,16 @@ class LookupPools:
     def _occurrences(self, key: bytes, tail: Sequence[int]) -> Iterator[tuple[PooledAnswer, int]]:
         """Yield answers of a pool and the positions at which the tail's last tokens may end."""
         position = int(self._newest[self._slot(key, tail)])
-        for _ in range(MOST_OCCURRENCES):
+        for _ in range(MAX_OCCURRENCES):
             answer = self._answers.get(position >> OFFSET_BITS)
             if answer is None:
                 return
-            end = position & (MOST_TOKENS - 1)
+            end = position & (MAX_TOKENS - 1)
             if answer.pool == key:
                 yield answer, end
-            position = answer.earlier[end - LEAST_MATCH]
+            position = answer.earlier[end - MIN_MATCH]
 
-    def _use(self, pool: PoolUse) -> None:
+    def _mark_used(self, pool: PoolUse) -> None:
         self._num_uses += 1
         pool.last = self._num_uses
 
@@ -170,17 +170,17 @@ class LookupPools:
 
         key: key of the pool that the new answer belongs to.
         """
-        left = MOST_MOVED
+        left = MAX_REQUEUED_TOKENS
         while self.num_tokens + counted > self.max_tokens:
             _, answer = self._answers.popitem(last=False)
             pool = self._pools[answer.pool]
-            cost = MOVE + len(answer.tokens)
+            cost = REQUEUE_COST + len(answer.tokens)
             if pool.last > answer.added and answer.pool != key and cost <= left:
                 left -= cost
                 row = np.frombuffer(answer.tokens, np.int32)
                 self._append(answer.pool, answer.tokens, self._links(answer.pool, row))
                 continue
-            self.num_tokens -= _counted(len(answer.tokens))
+            self.num_tokens -= _charged_tokens(len(answer.tokens))
             pool.num_answers -= 1
             if not pool.num_answers:
                 del self._pools[answer.pool]
@@ -188,7 +188,7 @@ class LookupPools:
     def _append(self, key: bytes, tokens: array[int], links: Links) -> None:
         """Append an answer to the queue, and link its positions to the previous ones."""
         self._last_number += 1
-        first = (self._last_number << OFFSET_BITS) + LEAST_MATCH
+        first = (self._last_number << OFFSET_BITS) + MIN_MATCH
         positions = np.arange(first, first + len(links.slots))
         earlier = self._newest[links.slots]
         earlier[links.again] = positions[links.before]
@@ -201,17 +201,17 @@ class LookupPools:
         return hashlib.blake2b(name.encode(), digest_size=16, key=self._secret).digest()
 
     def _slot(self, key: bytes, tail: Sequence[int]) -> int:
-        """Return the hash table's index for the last `LEAST_MATCH` tokens of ``tail``."""
+        """Return the hash table's index for the last `MIN_MATCH` tokens of ``tail``."""
         mixed = int.from_bytes(key[:8], "little")
-        for token in tail[-LEAST_MATCH:]:
+        for token in tail[-MIN_MATCH:]:
             mixed = (mixed ^ token) * FACTOR & WORD
         return mixed >> self._shift
 
     def _links(self, key: bytes, row: NDArray[np.int32]) -> Links:
         """Return the links of an answer. row: its token ids, [n]."""
-        count = len(row) - LEAST_MATCH
+        count = len(row) - MIN_MATCH
         mixed = np.full(count, int.from_bytes(key[:8], "little"), np.uint64)
-        for at in range(LEAST_MATCH):
+        for at in range(MIN_MATCH):
             mixed = (mixed ^ row[at : at + count].astype(np.uint64)) * np.uint64(FACTOR)
         slots = (mixed >> np.uint64(self._shift)).astype(np.int64)
         order = np.argsort(slots, kind="stable")
@@ -219,13 +219,13 @@ class LookupPools:
         return Links(slots, order[1:][same], order[:-1][same])
 
 
-def _counted(length: int) -> int:
-    return max(length, LEAST_COUNTED)
+def _charged_tokens(length: int) -> int:
+    return max(length, MIN_ANSWER_TOKENS)
 
 
-def _matching(tokens: array[int], end: int, tail: Sequence[int]) -> int:
+def _match_length(tokens: array[int], end: int, tail: Sequence[int]) -> int:
     """Count how many tokens before ``end`` equal the last tokens of ``tail``."""
-    size, most = 0, min(end, len(tail), LONGEST_MATCH)
-    while size < most and tokens[end - size - 1] == tail[-size - 1]:
+    size, limit = 0, min(end, len(tail), MAX_MATCH)
+    while size < limit and tokens[end - size - 1] == tail[-size - 1]:
         size += 1
     return size

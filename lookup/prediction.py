@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.lookup.ngrams import Match, occurrences
-from tandem.lookup.pools import LEAST_MATCH, LONGEST_MATCH
+from tandem.lookup.ngrams import Match, find_occurrences
+from tandem.lookup.pools import MAX_MATCH, MIN_MATCH
 
 
 class Prediction:
     """Follows an output through its prediction, and proposes the tokens that come next.
 
     While the output's tokens are as predicted, the current place advances with them. After any
-    other token, a new place is searched: the one after the longest n-gram that also ends the
-    output. If the prediction contains that n-gram several times, the first occurrence after the
-    previous place is used, because edits rarely change the order of a text.
+    other token, the place moves to the end of the longest n-gram in the prediction that the output
+    also ends with. If the prediction contains that n-gram several times, the first occurrence after
+    the previous place is used, because edits rarely change the order of a text.
 
     >>> prediction = Prediction(np.array([1, 2, 3, 4, 5, 6, 7, 8]))
     >>> prediction.lookup(np.array([1, 2, 3]), limit=2)
@@ -42,12 +42,12 @@ class Prediction:
             self._matching += len(new)
         else:
             self._search(output)
-        size = self._matching if len(output) else LONGEST_MATCH
+        size = self._matching if len(output) else MAX_MATCH
         tokens = self._tokens[self._place : self._place + limit].tolist()
-        return Match(tokens, size) if tokens and size >= LEAST_MATCH else None
+        return Match(tokens, size) if tokens and size >= MIN_MATCH else None
 
     def _search(self, output: NDArray[np.int32]) -> None:
-        places, size = occurrences(self._tokens, output, LONGEST_MATCH)
+        places, size = find_occurrences(self._tokens, output, MAX_MATCH)
         self._matching = size
         if size:
             later = int(places.searchsorted(self._place))

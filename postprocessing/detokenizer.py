@@ -1,4 +1,4 @@
-"""Convert token ids to text, whole or in chunks that never change text that was already shown.
+"""Convert token ids to text, all at once or in chunks. Text that was shown never changes later.
 
 A growing stream is decoded by stateless calls. The caller sends a window of the latest ids, and the
 number of ids at its start that an earlier call has already received (the context). The result is
@@ -61,10 +61,10 @@ BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 class Detokenizer(Protocol):
     """Decodes the ids of one sequence. Ids that the tokenizer doesn't know produce no text."""
 
-    def whole(self, ids: Sequence[int]) -> str:
+    def decode_all(self, ids: Sequence[int]) -> str:
         """Return the text of all ids. An incomplete character is shown as U+FFFD."""
 
-    def complete(self, ids: Sequence[int]) -> str:
+    def decode_complete(self, ids: Sequence[int]) -> str:
         """Return the part of the text that no further id can change."""
 
 
@@ -79,10 +79,10 @@ def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Deto
     return ByteLevelDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
 
 
-def chunk(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> str:
+def decode_chunk(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> str:
     """Return the complete text that ``ids[context_length:]`` add (see the module's protocol)."""
-    before = detokenizer.complete(ids[:context_length])
-    return detokenizer.complete(ids)[len(before) :]
+    before = detokenizer.decode_complete(ids[:context_length])
+    return detokenizer.decode_complete(ids)[len(before) :]
 
 
 def text_lengths(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> list[int]:
@@ -93,7 +93,7 @@ def text_lengths(detokenizer: Detokenizer, ids: Sequence[int], context_length: i
     """
     start, lengths = 0, []
     for shown in range(context_length, len(ids)):
-        text = chunk(detokenizer, ids[start : shown + 1], shown - start)
+        text = decode_chunk(detokenizer, ids[start : shown + 1], shown - start)
         if text:
             start = shown
         lengths.append(len(text))
@@ -111,10 +111,10 @@ class ByteLevelDetokenizer:
         skipped = special_token_ids(tokenizer) if skip_special_tokens else frozenset()
         self._bytes_of = _TokenBytes(tokenizer, skipped)
 
-    def whole(self, ids: Sequence[int]) -> str:
+    def decode_all(self, ids: Sequence[int]) -> str:
         return self._read(ids).decode("utf-8", "replace")
 
-    def complete(self, ids: Sequence[int]) -> str:
+    def decode_complete(self, ids: Sequence[int]) -> str:
         return codecs.utf_8_decode(self._read(ids), "replace", False)[0]
 
     def _read(self, ids: Sequence[int]) -> bytes:
@@ -173,15 +173,15 @@ class PieceDetokenizer:
         self._skipped = special_token_ids(tokenizer) if skip_special_tokens else frozenset()
         self._byte_fallback = "ByteFallback" in _decoder_steps(tokenizer)
 
-    def whole(self, ids: Sequence[int]) -> str:
+    def decode_all(self, ids: Sequence[int]) -> str:
         """Return the text of all ids. Bytes that don't form a character become U+FFFD."""
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip_special_tokens)
 
-    def complete(self, ids: Sequence[int]) -> str:
+    def decode_complete(self, ids: Sequence[int]) -> str:
         end = len(ids)
         while self._byte_fallback and end and self._continues_run(ids[end - 1]):
             end -= 1
-        return self.whole(ids[:end])
+        return self.decode_all(ids[:end])
 
     def _continues_run(self, token_id: int) -> bool:
         """Return whether the id is a byte, or an id that the decoder never sees."""

@@ -11,9 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tandem.contract import postprocessing as tensors
-from tandem.postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer, text_lengths
+from tandem.postprocessing.detokenizer import (
+    Detokenizer,
+    decode_chunk,
+    make_detokenizer,
+    text_lengths,
+)
 from tandem.preprocessing.errors import InputError
-from tandem.preprocessing.preprocessor import required
+from tandem.preprocessing.preprocessor import require_input
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 Array = npt.NDArray[Any]
@@ -64,10 +69,10 @@ class Postprocessor:
             lengths = _context_lengths(context, sequences, len(inputs[tensors.TOKENS_BATCH]))
         try:
             if context is None:
-                texts = [self._detokenizer.whole(ids) for ids in sequences]
+                texts = [self._detokenizer.decode_all(ids) for ids in sequences]
             else:
                 texts = [
-                    chunk(self._detokenizer, ids, length)
+                    decode_chunk(self._detokenizer, ids, length)
                     for ids, length in zip(sequences, lengths, strict=True)
                 ]
             answer: dict[str, Array] = {}
@@ -88,8 +93,8 @@ class Postprocessor:
 
 def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]:
     """Return the ids of every sequence as [b * beams] lists, without padding."""
-    tokens = required(inputs, tensors.TOKENS_BATCH)
-    lengths = required(inputs, tensors.SEQUENCE_LENGTH)
+    tokens = require_input(inputs, tensors.TOKENS_BATCH)
+    lengths = require_input(inputs, tensors.SEQUENCE_LENGTH)
     if tokens.ndim != 3:
         raise InputError(
             f"{tensors.TOKENS_BATCH} must have shape [b, beams, n]; got {list(tokens.shape)}"

@@ -31,7 +31,7 @@ WORD_LISTS = (
     tensors.EMBEDDING_BIAS_WORDS,
 )
 TEXTS = (tensors.QUERY, tensors.DECODER_QUERY, tensors.PREDICTION)
-CHARACTERS_OF_A_TOKEN = 16  # more bytes per token than in any realistic text
+MAX_CHARS_PER_TOKEN = 16  # more bytes per token than in any realistic text
 LONG_TEXT_BYTES = 2**20  # above this, the memory for a text's tokens is worth releasing
 IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
 
@@ -93,12 +93,12 @@ class Preprocessor:
         _check(inputs)
         _check_sizes(inputs, self._settings)
         settings, special = self._settings, self._settings.add_special_tokens
-        pads = _ids_or(inputs, tensors.PAD_ID, settings.pad_id)
-        prompts, lengths = _padded(self._ids(inputs, tensors.QUERY, special=special), pads)
+        pads = _ids_or_default(inputs, tensors.PAD_ID, settings.pad_id)
+        prompts, lengths = _pad(self._ids(inputs, tensors.QUERY, special=special), pads)
         decoder_ids = pads.tolist()  # without a DECODER_QUERY: start from the pad id
         if tensors.DECODER_QUERY in inputs:
             decoder_ids = self._ids(inputs, tensors.DECODER_QUERY, special=special)
-        decoder_prompts, decoder_lengths = _padded(decoder_ids, pads)
+        decoder_prompts, decoder_lengths = _pad(decoder_ids, pads)
         # Only virtual tokens have ids in the prompt table; the ids of a text are 0.
         extra_ids = np.zeros_like(prompts, np.uint64)
         if tensors.PROMPT_TABLE_EXTRA_ID not in inputs:
@@ -115,8 +115,8 @@ class Preprocessor:
             tensors.SPECIAL_STOP_IDS: self._special_stops(inputs),
             tensors.PREDICTION_IDS: self._prediction(inputs),
             tensors.EMBEDDING_BIAS: self._embedding_bias(inputs),
-            tensors.OUT_REQUEST_OUTPUT_LEN: required(inputs, tensors.REQUEST_OUTPUT_LEN),
-            tensors.OUT_END_ID: _ids_or(inputs, tensors.END_ID, settings.end_id),
+            tensors.OUT_REQUEST_OUTPUT_LEN: require_input(inputs, tensors.REQUEST_OUTPUT_LEN),
+            tensors.OUT_END_ID: _ids_or_default(inputs, tensors.END_ID, settings.end_id),
             tensors.OUT_PAD_ID: pads,
             tensors.OUT_PROMPT_TABLE_EXTRA_IDS: extra_ids,
         }
@@ -132,15 +132,15 @@ class Preprocessor:
         special: whether to add the tokens that mark a text's start and end. Raises InputError for a
         text that is far too long, without encoding all of it.
         """
-        rows, most = [], self._settings.max_seq_len
+        rows, limit = [], self._settings.max_seq_len
         for (text,) in _texts(inputs, name):
-            beginning = text[: most * CHARACTERS_OF_A_TOKEN]
+            beginning = text[: limit * MAX_CHARS_PER_TOKEN]
             if 0 < len(beginning) < len(text):
                 count = len(self._encode(beginning, special))
-                if count > 2 * most:  # the cut changes a token or two, not half of them
+                if count > 2 * limit:  # the cut changes a token or two, not half of them
                     raise InputError(
                         f"{name} has {count} tokens in the first {len(beginning)} of its "
-                        f"{len(text)} characters; the limit is {most}"
+                        f"{len(text)} characters; the limit is {limit}"
                     )
             rows.append(self._encode(text, special))
         return rows
@@ -149,7 +149,7 @@ class Preprocessor:
         if tensors.PREDICTION not in inputs:
             return np.empty((_batch(inputs), 0), np.int32)
         ids = self._ids(inputs, tensors.PREDICTION, special=False)
-        return _padded(ids, np.full((len(ids), 1), -1, np.int32))[0]
+        return _pad(ids, np.full((len(ids), 1), -1, np.int32))[0]
 
     def _encode(self, text: str, special: bool) -> list[int]:
         """Encode a text without offsets, which would take most of the time for a long text."""
@@ -184,7 +184,7 @@ class Preprocessor:
         return embedding_bias(self._tokenizer, texts, weights, self._settings.vocab_size)
 
 
-def required(inputs: Mapping[str, Array], name: str) -> Array:
+def require_input(inputs: Mapping[str, Array], name: str) -> Array:
     """Return an input that Triton lets a request omit. Raises InputError if it is missing."""
     if name not in inputs:
         raise InputError(f"{name} is missing")
@@ -193,7 +193,7 @@ def required(inputs: Mapping[str, Array], name: str) -> Array:
 
 def _check(inputs: Mapping[str, Array]) -> None:
     """Reject what Triton doesn't check: a missing QUERY, rows that don't match it, images."""
-    required(inputs, tensors.QUERY)
+    require_input(inputs, tensors.QUERY)
     for image in IMAGES:
         if image in inputs:
             raise InputError(f"{image} isn't supported: this model accepts text only")
@@ -232,7 +232,7 @@ def _batch(inputs: Mapping[str, Array]) -> int:
     return int(inputs[tensors.QUERY].shape[0])
 
 
-def _padded(ids: Sequence[Sequence[int]], pads: Array) -> tuple[Array, Array]:
+def _pad(ids: Sequence[Sequence[int]], pads: Array) -> tuple[Array, Array]:
     """Return ids [b, longest], padded with pads [b, 1], and their lengths [b, 1]."""
     lengths = np.array([[len(row)] for row in ids], np.int32)
     padded = np.repeat(pads, lengths.max(), axis=1)
@@ -252,7 +252,7 @@ def _texts(inputs: Mapping[str, Array], name: str) -> list[list[str]]:
         ) from error
 
 
-def _ids_or(inputs: Mapping[str, Array], name: str, default: int) -> Array:
+def _ids_or_default(inputs: Mapping[str, Array], name: str, default: int) -> Array:
     """Return the request's ids, or else the deployment's default: [b, 1]."""
     given = inputs.get(name)
     if given is None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from tandem.contract.errors import coded
+from tandem.contract.errors import prefix_code
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 from tandem.preprocessing.errors import InputError
@@ -43,7 +43,7 @@ class ArrayModel(ABC):
             outputs = self._answer(inputs, request.requested_output_names())
         except InputError as error:
             wrong = pb_utils.TritonError(
-                coded("INVALID_ARG", str(error)), pb_utils.TritonError.INVALID_ARG
+                prefix_code("INVALID_ARG", str(error)), pb_utils.TritonError.INVALID_ARG
             )
             return pb_utils.InferenceResponse(error=wrong)
         except Exception:  # noqa: BLE001 for any error, the client gets one line

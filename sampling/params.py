@@ -12,26 +12,29 @@ from tandem.contract.tensor import Tensor
 
 
 class Bounds(NamedTuple):
-    """Bounds of a finite number. least, most: inclusive bounds. above: exclusive lower bound."""
+    """Bounds of a finite number.
 
-    least: float = -math.inf
-    most: float = math.inf
+    minimum, maximum: inclusive bounds. above: exclusive lower bound.
+    """
+
+    minimum: float = -math.inf
+    maximum: float = math.inf
     above: float = -math.inf
 
     def fault(self, value: float) -> str:
         """Return what is wrong with a value, to follow its name in an error; empty if it is valid.
 
-        >>> Bounds(0, 1).fault(2), Bounds(least=0).fault(math.inf), Bounds(above=0).fault(1)
+        >>> Bounds(0, 1).fault(2), Bounds(minimum=0).fault(math.inf), Bounds(above=0).fault(1)
         ('must be between 0 and 1; got 2', 'must be a finite number; got inf', '')
         """
-        if math.isfinite(value) and self.least <= value <= self.most and value > self.above:
+        if math.isfinite(value) and self.minimum <= value <= self.maximum and value > self.above:
             return ""
-        if math.isfinite(self.least) and math.isfinite(self.most):
-            wanted = f"between {self.least:g} and {self.most:g}"
+        if math.isfinite(self.minimum) and math.isfinite(self.maximum):
+            wanted = f"between {self.minimum:g} and {self.maximum:g}"
         elif not math.isfinite(value):
             wanted = "a finite number"
-        elif math.isfinite(self.least):
-            wanted = f"at least {self.least:g}"
+        elif math.isfinite(self.minimum):
+            wanted = f"at least {self.minimum:g}"
         else:
             wanted = f"greater than {self.above:g}"
         return f"must be {wanted}; got {value:g}"
@@ -77,9 +80,9 @@ class SamplingNumbers:
     """
 
     temperature: float = _number(
-        1.0, entry.TEMPERATURE, engine.TEMPERATURE, Bounds(least=0), draws=True
+        1.0, entry.TEMPERATURE, engine.TEMPERATURE, Bounds(minimum=0), draws=True
     )
-    top_k: int = _number(0, entry.TOP_K, engine.RUNTIME_TOP_K, Bounds(least=0), draws=True)
+    top_k: int = _number(0, entry.TOP_K, engine.RUNTIME_TOP_K, Bounds(minimum=0), draws=True)
     top_p: float = _number(1.0, entry.TOP_P, engine.RUNTIME_TOP_P, Bounds(0, 1), draws=True)
     min_p: float = _number(
         0.0, entry.MIN_P, engine.MIN_P, Bounds(0, 1), draws=True, capability="min_p"
@@ -126,7 +129,7 @@ NUMBERS: dict[str, Number] = {
 }
 
 
-def chosen(given: Mapping[str, float]) -> dict[str, Any]:
+def sampling_fields(given: Mapping[str, float]) -> dict[str, Any]:
     """Return the fields of `SamplingNumbers` for the values that a request sends.
 
     As with TensorRT-LLM, a request is greedy unless it sends a parameter with ``draws``. A 0 counts

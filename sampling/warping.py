@@ -11,7 +11,7 @@ from tandem.sampling.params import SamplingNumbers
 
 Scores = TypeVar("Scores", NDArray[np.float32], NDArray[np.float64])
 
-_LEAST_DIVISOR = float(np.finfo(np.float32).tiny)
+_MIN_DIVISOR = float(np.finfo(np.float32).tiny)
 
 
 def warp(scores: Scores, sampling: SamplingNumbers) -> Scores:
@@ -25,19 +25,19 @@ def warp(scores: Scores, sampling: SamplingNumbers) -> Scores:
         # Make scores relative to the maximum, so that none becomes inf: inf - inf is NaN.
         with np.errstate(over="ignore"):  # at very low temperatures the other scores become -inf
             scores = scores - scores.max(-1, keepdims=True)
-            scores /= real(max(sampling.temperature, _LEAST_DIVISOR))
+            scores /= real(max(sampling.temperature, _MIN_DIVISOR))
     if 0 < sampling.top_k < scores.shape[-1]:
         ranked = np.partition(scores, -sampling.top_k, axis=-1)
-        scores = _at_least(ranked[..., -sampling.top_k, np.newaxis], scores)
+        scores = _mask_below(ranked[..., -sampling.top_k, np.newaxis], scores)
     if sampling.top_p < 1:
         ranked = np.sort(scores, axis=-1)
         weights = np.exp(ranked - ranked[..., -1:]).cumsum(-1)
         # Exclude the least likely tokens with a total probability of at most 1 - top_p, but never
         # the most likely token.
         ranked[..., :-1][weights[..., :-1] <= real(1 - sampling.top_p) * weights[..., -1:]] = np.inf
-        scores = _at_least(ranked.min(-1, keepdims=True), scores)
+        scores = _mask_below(ranked.min(-1, keepdims=True), scores)
     if sampling.min_p > 0:
-        scores = _at_least(scores.max(-1, keepdims=True) + real(np.log(sampling.min_p)), scores)
+        scores = _mask_below(scores.max(-1, keepdims=True) + real(np.log(sampling.min_p)), scores)
     return scores
 
 
@@ -48,6 +48,6 @@ def log_softmax(scores: Scores) -> Scores:
     return shifted
 
 
-def _at_least(least: Scores, scores: Scores) -> Scores:
-    kept: Scores = np.where(scores < least, scores.dtype.type(-np.inf), scores)
+def _mask_below(threshold: Scores, scores: Scores) -> Scores:
+    kept: Scores = np.where(scores < threshold, scores.dtype.type(-np.inf), scores)
     return kept

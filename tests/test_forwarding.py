@@ -4,11 +4,11 @@ import uuid
 
 import pytest
 
-from tandem.contract.forwarding import can_be_stopped, fresh_forwarded, is_forwarded
+from tandem.contract.forwarding import can_be_stopped, is_forwarded, new_forwarded_id
 
 
 def test_ids_of_forwarded_requests_are_recognized_and_unique():
-    one, other = fresh_forwarded(), fresh_forwarded()
+    one, other = new_forwarded_id(), new_forwarded_id()
     assert one != other
     assert is_forwarded(one)
     assert is_forwarded(other)
@@ -28,8 +28,8 @@ def test_ids_of_forwarded_requests_are_recognized_and_unique():
     ],
 )
 def test_ids_of_other_clients_are_not_recognized_as_forwarded(wrong):
-    assert not is_forwarded(wrong(fresh_forwarded()))
-    assert not can_be_stopped(wrong(fresh_forwarded()))
+    assert not is_forwarded(wrong(new_forwarded_id()))
+    assert not can_be_stopped(wrong(new_forwarded_id()))
 
 
 @pytest.mark.parametrize("form", [str, str.upper, lambda text: text.replace("-", "")])
@@ -50,4 +50,4 @@ def test_a_request_whose_id_can_be_guessed_cannot_be_stopped(guessable):
 
 
 def test_forwarded_requests_can_be_stopped():
-    assert can_be_stopped(fresh_forwarded())
+    assert can_be_stopped(new_forwarded_id())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import serialize_byte_tensor
 
-from tandem.contract.strings import MOST_STRINGS, Strings
+from tandem.contract.strings import MAX_STRINGS, Strings
 
 
 def packed(strings):
@@ -30,12 +30,12 @@ def test_a_string_that_contains_encoded_strings_is_one_string():
 
 def test_strings_beyond_the_limit_are_not_read():
     cut_short = np.zeros(3, np.uint8)  # reading these bytes as strings would fail
-    read = Strings(cut_short).reshape((1, MOST_STRINGS + 1))
-    assert read.shape == (1, MOST_STRINGS + 1)
+    read = Strings(cut_short).reshape((1, MAX_STRINGS + 1))
+    assert read.shape == (1, MAX_STRINGS + 1)
     assert read.dtype == object
     assert read[0, 0] == read[0, -1] == b""
 
 
 def test_the_largest_allowed_number_of_strings_is_read():
-    read = Strings(packed([b"x"] * MOST_STRINGS)).reshape((MOST_STRINGS, 1))
-    assert read.tolist() == [[b"x"]] * MOST_STRINGS
+    read = Strings(packed([b"x"] * MAX_STRINGS)).reshape((MAX_STRINGS, 1))
+    assert read.tolist() == [[b"x"]] * MAX_STRINGS

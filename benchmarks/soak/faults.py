@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from benchmarks.faulty import Fault, Faults
-from tandem.contract.errors import class_of
+from tandem.contract.errors import split_class
 
 POLL = 0.02
 # Maximum seconds between a fault and the errors that it causes: the longest timeout plus a margin.
@@ -87,7 +87,7 @@ class FaultInjector:
 
     def explains(self, error: str, began: float, ended: float) -> bool:
         """Return whether a fault that was active during a request explains its error."""
-        _, line = class_of(error)
+        _, line = split_class(error)
         return any(
             line.startswith(f"model '{fault.model}' failed: ")
             for fault in list(self._past)

@@ -1,13 +1,13 @@
 """Admission control: decide which sequences decode now and which wait.
 
-No call holds a sequence's KV blocks between rounds, so they can be evicted. If more sequences ran
-than fit into the target's cache, every round would need a prefill. So a sequence starts only if all
-running contexts fit at their full length. Sequences start in order of arrival, and the queue is
-bounded.
+Between rounds, no engine call is in flight for a sequence, so its KV blocks can be evicted. With
+more running sequences than the target's cache holds, every round would need another prefill. So a
+sequence starts only if all running contexts fit at their full length. Sequences start in order of
+arrival, and the queue is bounded.
 
-The draft's cache is reserved separately, and no sequence waits for it. Without blocks in it, a
-sequence decodes with the target alone until blocks are free. A sequence that needs more than the
-whole cache never uses the draft model.
+Blocks in the draft engine's cache are reserved separately, and no sequence waits for them. A
+sequence without draft blocks decodes with the target alone until enough blocks are free. A sequence
+that needs more blocks than the draft engine's cache holds never uses the draft model.
 
 If several loops serve the entry, they share the limits.
 """
@@ -31,9 +31,10 @@ from tandem.bls.settings import LoopSettings
 class Reservation:
     """The KV blocks that a sequence may need, and the function that starts it.
 
-    A sequence that needs more blocks than the target has reserves all of them and runs alone.
-    drafts: whether the sequence has its blocks in the draft's cache. entered: time at which the
-    sequence entered the queue, in ns of the monotonic clock.
+    A sequence that needs more blocks than the target's cache holds reserves the entire cache and
+    runs by itself. has_draft_blocks: whether the sequence has reserved its blocks in the draft
+    engine's cache. queued_at: time at which the sequence entered the queue, in ns of the monotonic
+    clock.
     """
 
     def __init__(
@@ -45,8 +46,8 @@ class Reservation:
         self.blocks = blocks
         self.draft_blocks = draft_blocks
         self.start = start
-        self.drafts = False
-        self.entered = 0
+        self.has_draft_blocks = False
+        self.queued_at = 0
 
 
 class Admission:
@@ -103,32 +104,33 @@ class Admission:
         Raises Overloaded if the queue is full, and BadRequest if the request has more sequences
         than an idle server can hold.
         """
-        most = self._max_running + self._max_waiting
-        if count > most:
-            raise self._too_many(count, most)
-        with self._exclusively():
+        limit = self._max_running + self._max_waiting
+        if count > limit:
+            raise self._too_many_prompts(count, limit)
+        with self._exclusive_lock():
             waiting = len(self._waiting) + self._others.waiting
             arriving = self._arriving + self._others.arriving + count
-            # Free places count only if the queue is empty: sequences start in order of arrival.
+            # If anyone is already waiting, free places don't help a new request: the queue goes
+            # first.
             places = 0 if waiting else self._free_places
             if waiting + arriving > self._max_waiting + places:
-                raise self._overloaded()
+                raise self._overload_error()
             self._arriving += count
         return ReservedPlaces(self, count)
 
-    def leave(self, reservation: Reservation) -> None:
+    def release(self, reservation: Reservation) -> None:
         """Release the blocks of a running sequence."""
-        with self._admitting():
+        with self._admit_on_exit():
             del self._running[reservation]
             self._blocks -= reservation.blocks
-            if reservation.drafts:
-                reservation.drafts = False
+            if reservation.has_draft_blocks:
+                reservation.has_draft_blocks = False
                 self._draft_blocks -= reservation.draft_blocks
         self._notify_others()
 
-    def withdraw(self, reservation: Reservation) -> bool:
+    def remove_waiting(self, reservation: Reservation) -> bool:
         """Remove a reservation from the queue. Return False if its sequence isn't waiting."""
-        with self._admitting():
+        with self._admit_on_exit():
             if reservation not in self._waiting:
                 return False
             self._waiting.remove(reservation)
@@ -137,7 +139,7 @@ class Admission:
 
     def start_waiting(self) -> None:
         """Start the waiting sequences that fit. Call it after another loop released capacity."""
-        with self._admitting() as started:
+        with self._admit_on_exit() as started:
             pass
         if started:  # the next sequence in order of arrival may belong to another loop
             self._notify_others()
@@ -146,28 +148,28 @@ class Admission:
         """Start or queue each sequence; raise Overloaded if the queue is full."""
         for reservation in reservations:
             reservation.blocks = min(reservation.blocks, self._kv_blocks)
-        with self._admitting():
+        with self._admit_on_exit():
             self._arriving -= len(reservations)
             fitting = _number_that_fit(reservations, self._max_running, self._kv_blocks)
-            most = self._max_waiting + fitting
-            if len(reservations) > most:
-                raise self._too_many(len(reservations), most)
+            limit = self._max_waiting + fitting
+            if len(reservations) > limit:
+                raise self._too_many_prompts(len(reservations), limit)
             for reservation in reservations:
-                reservation.entered = time.monotonic_ns()
+                reservation.queued_at = time.monotonic_ns()
             queue = [*self._waiting, *reservations]
             waiting = len(queue) - self._number_to_start(queue) + self._others.waiting
             if waiting > self._max_waiting:
-                raise self._overloaded()
+                raise self._overload_error()
             self._waiting.extend(reservations)
 
-    def _give_back(self, count: int) -> None:
-        with self._exclusively():
+    def _release_places(self, count: int) -> None:
+        with self._exclusive_lock():
             self._arriving -= count
 
     @contextmanager
-    def _exclusively(self) -> Iterator[None]:
+    def _exclusive_lock(self) -> Iterator[None]:
         """Lock out other threads and loops, read their usage, and publish this loop's usage."""
-        with self._lock, self._other_loops.exclusively():
+        with self._lock, self._other_loops.exclusive_lock():
             self._others = self._other_loops.usage()
             try:
                 yield
@@ -175,21 +177,21 @@ class Admission:
                 self._other_loops.publish(self._usage)
 
     @contextmanager
-    def _admitting(self) -> Iterator[list[Reservation]]:
+    def _admit_on_exit(self) -> Iterator[list[Reservation]]:
         """Hold the lock during the context. At its end, admit the waiting sequences that fit.
 
         They start after the lock is released. Yields a list to which they are added.
         """
         started: list[Reservation] = []
-        with self._exclusively():
+        with self._exclusive_lock():
             yield started
             for running in self._running:
-                self._let_draft(running)
+                self._try_reserve_draft_blocks(running)
             for _ in range(self._number_to_start(self._waiting)):
                 reservation = self._waiting.popleft()
                 self._running[reservation] = None
                 self._blocks += reservation.blocks
-                self._let_draft(reservation)
+                self._try_reserve_draft_blocks(reservation)
                 started.append(reservation)
         for reservation in started:
             reservation.start()
@@ -202,7 +204,7 @@ class Admission:
             waiting=len(self._waiting),
             blocks=self._blocks,
             draft_blocks=self._draft_blocks,
-            first=self._waiting[0].entered if self._waiting else 0,
+            oldest_queued_at=self._waiting[0].queued_at if self._waiting else 0,
         )
 
     @property
@@ -212,24 +214,24 @@ class Admission:
 
     def _notify_others(self) -> None:
         """Ask the other loops to check whether their sequences fit into the released capacity."""
-        if self._others.waiting or self._others.running:  # running sequences may want draft blocks
+        if self._others.waiting or self._others.running:  # running sequences may need draft blocks
             self._other_loops.notify()
 
     def _number_to_start(self, queue: Iterable[Reservation]) -> int:
         """Return how many queued sequences may start now without overtaking other loops' queues."""
-        first = self._others.first
-        in_turn = [*takewhile(lambda waiting: not first or waiting.entered < first, queue)]
+        first = self._others.oldest_queued_at
+        in_turn = [*takewhile(lambda waiting: not first or waiting.queued_at < first, queue)]
         free_blocks = self._kv_blocks - self._blocks - self._others.blocks
         return _number_that_fit(in_turn, max(0, self._free_places), free_blocks)
 
-    def _let_draft(self, reservation: Reservation) -> None:
+    def _try_reserve_draft_blocks(self, reservation: Reservation) -> None:
         """Reserve a running sequence's blocks in the draft's cache if enough are free."""
         free = self._draft_kv_blocks - self._draft_blocks - self._others.draft_blocks
-        if not reservation.drafts and 0 < reservation.draft_blocks <= free:
-            reservation.drafts = True
+        if not reservation.has_draft_blocks and 0 < reservation.draft_blocks <= free:
+            reservation.has_draft_blocks = True
             self._draft_blocks += reservation.draft_blocks
 
-    def _overloaded(self) -> Overloaded:
+    def _overload_error(self) -> Overloaded:
         return Overloaded(
             "the server is full: "
             f"{self.running + self._others.running} sequences are running and "
@@ -238,9 +240,9 @@ class Admission:
         )
 
     @staticmethod
-    def _too_many(count: int, most: int) -> BadRequest:
+    def _too_many_prompts(count: int, limit: int) -> BadRequest:
         return BadRequest(
-            f"the request has {count} prompts; the limit is {most}; send fewer per request"
+            f"the request has {count} prompts; the limit is {limit}; send fewer per request"
         )
 
 
@@ -256,15 +258,15 @@ class ReservedPlaces:
     def enter(self, reservations: Sequence[Reservation]) -> None:
         """Replace the places with reservations; raise Overloaded if the queue can't hold them all.
 
-        Does nothing if the places were given back earlier.
+        Does nothing if the places were released earlier.
         """
         if self._take():
             self._admission._enter(reservations)
 
-    def give_back(self) -> None:
+    def release_unused(self) -> None:
         """Release the places unless ``enter`` has used them."""
         if self._take():
-            self._admission._give_back(self._count)
+            self._admission._release_places(self._count)
 
     def _take(self) -> bool:
         with self._lock:
@@ -281,7 +283,7 @@ class DraftKvAvailability:
 
     @property
     def available(self) -> bool:
-        return self._reservation.drafts and self._health.available
+        return self._reservation.has_draft_blocks and self._health.available
 
     def failed(self, error: EngineCallError) -> None:
         self._health.failed(error)
@@ -290,12 +292,12 @@ class DraftKvAvailability:
         self._health.refused(error)
 
 
-def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
+def needed_kv_blocks(request: Request, settings: LoopSettings) -> tuple[int, int]:
     """Return the number of KV blocks that a request may need in the target and in the draft."""
     tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
     draft = settings.draft if request.kind.samples_from_draft_model else None
-    draft_blocks = draft.kv_blocks_of(min(tokens, draft.max_seq_len)) if draft else 0
-    return settings.target.kv_blocks_of(tokens), draft_blocks
+    draft_blocks = draft.kv_blocks_for(min(tokens, draft.max_seq_len)) if draft else 0
+    return settings.target.kv_blocks_for(tokens), draft_blocks
 
 
 def _number_that_fit(queue: Sequence[Reservation], places: int, blocks: int) -> int:

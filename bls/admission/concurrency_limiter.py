@@ -12,12 +12,12 @@ from tandem.bls.errors import Overloaded
 class ConcurrencyLimiter:
     """Issues a limited number of permits in order of arrival. Thread-safe.
 
-    most: maximum number of permits in use. max_waiting_bytes: limit on the total size of the
+    max_permits: maximum number of permits in use. max_waiting_bytes: limit on the total size of the
     waiting requests; a single request may always wait.
     """
 
-    def __init__(self, most: int, max_waiting_bytes: int) -> None:
-        self._free = most
+    def __init__(self, max_permits: int, max_waiting_bytes: int) -> None:
+        self._free = max_permits
         self._max_waiting_bytes = max_waiting_bytes
         self._waiting: deque[Permit] = deque()
         self._waiting_bytes = 0
@@ -39,10 +39,10 @@ class ConcurrencyLimiter:
                 )
             self._waiting.append(permit)
             self._waiting_bytes = held
-        self._work()
+        self._start_waiting()
         return permit
 
-    def _work(self) -> None:
+    def _start_waiting(self) -> None:
         while (permit := self._next()) is not None:
             permit.work(permit)
 
@@ -65,9 +65,9 @@ class Permit:
         self.work = work
         self.size = size
         self._limiter = limiter
-        self._over = False
+        self._released = False
 
-    def withdraw(self) -> None:
+    def leave_queue(self) -> None:
         """Leave the queue. Does nothing after the work has begun."""
         limiter = self._limiter
         with limiter._lock:
@@ -75,13 +75,13 @@ class Permit:
                 limiter._waiting.remove(self)
                 limiter._waiting_bytes -= self.size
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Free the permit and start the next waiting request. A second call does nothing."""
-        self.give_back()
-        self._limiter._work()
+        self.release_unused()
+        self._limiter._start_waiting()
 
-    def give_back(self) -> None:
+    def release_unused(self) -> None:
         """Free the permit from inside ``work`` if the work can't begin. Starts no other request."""
         with self._limiter._lock:
-            self._limiter._free += not self._over
-            self._over = True
+            self._limiter._free += not self._released
+            self._released = True

@@ -15,9 +15,9 @@ from typing import NamedTuple
 class LoopUsage(NamedTuple):
     """Capacity used by the sequences of one loop, or of several loops together.
 
-    arriving: number of sequences whose lengths aren't known yet. first: time at which the first
-    waiting sequence entered the queue, in ns of the monotonic clock, which all processes share; 0
-    if no sequence is waiting.
+    arriving: number of sequences whose lengths aren't known yet. oldest_queued_at: time at which
+    the first waiting sequence entered the queue, in ns of the monotonic clock, which all processes
+    share; 0 if no sequence is waiting.
     """
 
     running: int = 0
@@ -25,23 +25,23 @@ class LoopUsage(NamedTuple):
     waiting: int = 0
     blocks: int = 0
     draft_blocks: int = 0
-    first: int = 0
+    oldest_queued_at: int = 0
 
     @classmethod
-    def of_all(cls, usages: Iterable[LoopUsage]) -> LoopUsage:
+    def total(cls, usages: Iterable[LoopUsage]) -> LoopUsage:
         """Return the total usage of several loops."""
-        of_each = [*usages]
-        if not of_each:
+        all_usages = [*usages]
+        if not all_usages:
             return cls()
-        firsts = [usage.first for usage in of_each if usage.first]
-        sums = cls(*map(sum, zip(*of_each, strict=True)))
-        return sums._replace(first=min(firsts, default=0))
+        firsts = [usage.oldest_queued_at for usage in all_usages if usage.oldest_queued_at]
+        sums = cls(*map(sum, zip(*all_usages, strict=True)))
+        return sums._replace(oldest_queued_at=min(firsts, default=0))
 
 
 class OtherLoops:
     """The other loops of the entry. The base class is for an entry with a single loop."""
 
-    def exclusively(self) -> AbstractContextManager[None]:
+    def exclusive_lock(self) -> AbstractContextManager[None]:
         """Keep other loops from admitting sequences until the context ends."""
         return nullcontext()
 
@@ -49,18 +49,18 @@ class OtherLoops:
         """Return the total usage of the other live loops."""
         return LoopUsage()
 
-    def publish(self, own: LoopUsage) -> None:
-        """Publish this loop's usage. Call it inside ``exclusively``."""
+    def publish(self, usage: LoopUsage) -> None:
+        """Publish this loop's usage. Call it inside ``exclusive_lock``."""
 
     def notify(self) -> None:
         """Notify the other loops that this loop has released capacity."""
 
-    def open(self, *, stop: Callable[[str], object], released: Callable[[], None]) -> None:
+    def open(self, *, on_stop: Callable[[str], object], on_release: Callable[[], None]) -> None:
         """Start receiving messages from other loops.
 
-        stop: called with a request id if another loop was asked to stop that request and doesn't
-        have it. released: called after another loop has released capacity. Both are called on the
-        same thread.
+        on_stop: called with a request id if another loop was asked to stop that request and doesn't
+        have it. on_release: called after another loop has released capacity. Both are called on
+        the same thread.
         """
 
     def stop(self, request_id: str) -> None:

@@ -99,7 +99,7 @@ def branch_lengths(
     where these tokens must be allowed, have no branch. No branch follows an end of sequence.
     """
     min_tokens_left = sequence.min_tokens_left
-    end = sequence.first_end(draft)
+    end = sequence.find_eos(draft)
     lengths = []
     for num_accepted in range(len(draft) + 1):
         new = num_accepted + 1

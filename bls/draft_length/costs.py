@@ -5,7 +5,7 @@ They are learned from averages over time slots (see `experiments`).
 
 from __future__ import annotations
 
-from tandem.bls.chunk_size import MOST_TOKENS
+from tandem.bls.chunk_size import MAX_CHUNK_TOKENS
 from tandem.bls.draft_length.experiments import Mode, Slots
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
@@ -140,7 +140,7 @@ class LoadCosts:
         if not self.known:
             return FIRST_PLAIN_TOKENS
         fitting = self.slots.seconds_to_change(now) * self.plain_speed
-        return int(min(max(1, fitting), MOST_TOKENS))
+        return int(min(max(1, fitting), MAX_CHUNK_TOKENS))
 
     def is_settled(self, began: float, now: float) -> bool:
         """Return whether all sequences had the same mode from a step's beginning to its end.

@@ -17,7 +17,7 @@ from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.lookup.ngrams import Match, look_up
-from tandem.lookup.pools import LONGEST_MATCH, LookupPools
+from tandem.lookup.pools import MAX_MATCH, LookupPools
 from tandem.lookup.prediction import Prediction
 
 # After n misses in a row, the target decodes min(n, MOST_PLAIN_TOKENS) tokens alone. In text that
@@ -89,7 +89,7 @@ class PromptLookup(Drafter):
             max_ngram_size=self._max_ngram_size,
             keep_all=self._keep_all,
             use_oldest=self._use_oldest,
-            most_matching=LONGEST_MATCH if others else 0,
+            max_matching=MAX_MATCH if others else 0,
         )
         matches = ((predicted, PREDICTION), (own, PROMPT_LOOKUP.name), (pooled, LOOKUP_POOL))
         return max(matches, key=lambda found: found[0].ngram_size if found[0] else 0)
@@ -106,7 +106,7 @@ class PromptLookup(Drafter):
     def _match_in_pool(self, sequence: Sequence, limit: int) -> Match | None:
         if self._pools is None or self._pool is None or not self._copies_from_pool:
             return None
-        return self._pools.lookup(self._pool, sequence.context[-LONGEST_MATCH:].tolist(), limit)
+        return self._pools.lookup(self._pool, sequence.context[-MAX_MATCH:].tolist(), limit)
 
 
 def pools_of(settings: LoopSettings) -> LookupPools | None:

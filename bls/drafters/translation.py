@@ -45,10 +45,10 @@ class SeamTokenizer:
     def decode(self, ids: list[int]) -> tuple[str, list[int]]:
         """Return the text of ``ids`` up to its last complete character, and the ids after it."""
         for end in range(len(ids), max(-1, len(ids) - UTF_8_BYTES), -1):
-            text = self._detokenizer.whole(ids[:end])
+            text = self._detokenizer.decode_all(ids[:end])
             if not text.endswith("\ufffd"):
                 return text, ids[end:]
-        return self._detokenizer.complete(ids), []  # the bytes aren't UTF-8
+        return self._detokenizer.decode_complete(ids), []  # the bytes aren't UTF-8
 
     def text(self, ids: list[int]) -> str:
         """Return the text of ``ids`` up to its last complete character."""

@@ -5,7 +5,7 @@ has these peculiarities (samplingTopPKernels.cu, samplingTopKKernels.cu,
 externalDraftTokensKernels.cu):
 
 - It compares ids and samples again if they differ. The second sample may be the rejected token,
-  which makes that token too likely. So Tandem sends the ids as ``certain`` logits, which are
+  which makes that token too likely. So Tandem sends the ids as one-hot log-probabilities, which are
   verified exactly.
 - It turns draft logits into probabilities without warping them, that is, without applying
   temperature, top-k and so on. So Tandem sends the warped log-probabilities that the draft engine
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.drafters.registry import BASELINE
 from tandem.bls.effects import Draft
-from tandem.bls.guided.guidance import method_of
+from tandem.bls.guided.guidance import guide_method
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.sampling.params import SamplingNumbers
@@ -39,7 +39,7 @@ from tandem.sampling.warping import log_softmax, warp
 LOGITS_TYPES = {"FP32": np.float32, "FP16": np.float16}
 
 
-def lossless(request: Request, settings: LoopSettings) -> Request:
+def make_lossless(request: Request, settings: LoopSettings) -> Request:
     """Return the request, restricted to drafts that don't change its output distribution.
 
     A request with a draft_acceptance_threshold isn't restricted this way, because it accepts a
@@ -47,7 +47,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
     """
     if not request.kind.drafts_in_loop:
         return request
-    guided_by_token = request.guide and method_of(request, settings) == "token_by_token"
+    guided_by_token = request.guide and guide_method(request, settings) == "token_by_token"
     # Only a prefill returns the prompt's logits. Some engines don't compute log-probabilities when
     # they verify a draft.
     log_probs = not request.return_log_probs or settings.target.capabilities.log_probs_with_drafts
@@ -95,16 +95,18 @@ def verification_logits(
         logits = logits[:, : len(draft)]
         if target.capabilities.samples_exactly:
             return logits
-        scores = warped(logits, draft_sampling(request, settings), target.vocab_size)
+        scores = warped_log_probs(logits, draft_sampling(request, settings), target.vocab_size)
     elif request.sampling.greedy or target.capabilities.samples_exactly:
         return None
     else:
-        scores = certain(draft.tokens, target.vocab_size)
+        scores = one_hot_log_probs(draft.tokens, target.vocab_size)
     with np.errstate(over="ignore"):  # values below the range of half precision become -inf
         return scores.astype(LOGITS_TYPES[target.logits_dtype])
 
 
-def warped(logits: NDArray[Any], sampling: SamplingNumbers, vocab_size: int) -> NDArray[np.float32]:
+def warped_log_probs(
+    logits: NDArray[Any], sampling: SamplingNumbers, vocab_size: int
+) -> NDArray[np.float32]:
     """Return warped log-probabilities [1, n, vocab_size] of a draft's raw logits [1, n, width].
 
     Tokens that can't be sampled are -inf, and so is padding that exists only in the target. Padding
@@ -118,7 +120,7 @@ def warped(logits: NDArray[Any], sampling: SamplingNumbers, vocab_size: int) -> 
     return log_softmax(scores[..., :vocab_size])
 
 
-def certain(tokens: TokenIds, vocab_size: int) -> NDArray[np.float32]:
+def one_hot_log_probs(tokens: TokenIds, vocab_size: int) -> NDArray[np.float32]:
     """Return log-probabilities [1, n, vocab_size] that give each draft token [n] probability 1.
 
     The target accepts such a token with its own probability p, and otherwise samples another token

@@ -14,7 +14,7 @@ from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 
 
-def derived_seed(seed: int, *key: int | str) -> int:
+def derive_seed(seed: int, *key: int | str) -> int:
     """Return a 63-bit seed that depends only on ``seed`` and ``key``."""
     text = ":".join(str(part) for part in (seed, *key))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
@@ -22,7 +22,7 @@ def derived_seed(seed: int, *key: int | str) -> int:
 
 def verification_seed(seed: int, position: int, *, keyed: bool) -> int:
     """Return the seed of a target call. position: absolute position of its first new token."""
-    return seed if keyed else derived_seed(seed, "verify", position)
+    return seed if keyed else derive_seed(seed, "verify", position)
 
 
 def repair_seed(seed: int, position: int, *, keyed: bool) -> int:
@@ -31,7 +31,7 @@ def repair_seed(seed: int, position: int, *, keyed: bool) -> int:
     With keyed noise, the result equals a sample from the allowed tokens with the same noise. A new
     generator must not repeat the numbers of another call.
     """
-    return seed if keyed else derived_seed(seed, "repair", position)
+    return seed if keyed else derive_seed(seed, "repair", position)
 
 
 def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bool) -> int:
@@ -42,8 +42,8 @@ def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bo
     biases the output.
     """
     if not keyed:
-        return derived_seed(seed, "propose", position)
-    return derived_seed(seed, "propose") if use_draft_logits else seed
+        return derive_seed(seed, "propose", position)
+    return derive_seed(seed, "propose") if use_draft_logits else seed
 
 
 def output_depends_on_lengths(request: Request, settings: LoopSettings) -> bool:

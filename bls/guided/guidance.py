@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from tandem.bls.effects import NO_DRAFT, NO_TOKENS, Draft, Effect, EngineAnswer, EngineCall
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.exactness.seeds import repair_seed
-from tandem.bls.metrics.request_statistics import Guided
+from tandem.bls.metrics.request_statistics import GuideStatistics
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -47,21 +47,21 @@ Method: TypeAlias = Literal["masks", "repair", "token_by_token"]
 GRAMMAR: Final = "grammar"  # drafter name of forced tokens that must be verified
 UNBOUNDED = 2**31 - 1
 # Tokens per call to an engine that decodes without the guide. A disallowed token wastes the rest.
-FIRST_CHUNK, LONGEST_CHUNK = 4, 32
+FIRST_CHUNK, MAX_CHUNK = 4, 32
 
 
 class Guidance:
     """Guidance for an answer without a guide. It changes nothing.
 
     statistics: None without a guide. cuts_answers: whether an engine answer may be cut shorter than
-    requested before the whole answer is complete. most_plain_tokens: maximum number of tokens per
+    requested before the whole answer is complete. max_plain_tokens: maximum number of tokens per
     call without a draft. complete: whether only an end of sequence may follow. begins_forced:
     whether the answer begins with forced tokens.
     """
 
-    statistics: Guided | None = None
+    statistics: GuideStatistics | None = None
     cuts_answers = False
-    most_plain_tokens = UNBOUNDED
+    max_plain_tokens = UNBOUNDED
     complete = False
     begins_forced = False
 
@@ -69,19 +69,19 @@ class Guidance:
         """Return a draft of forced tokens that must be verified. It may be empty."""
         return NO_DRAFT
 
-    def within(self, draft: Draft) -> Draft:
+    def legal_prefix(self, draft: Draft) -> Draft:
         """Return the longest prefix of a draft that the guide allows."""
         return draft
 
-    def ask(self, call: EngineCall) -> GuidedAnswer:
+    def call_target(self, call: EngineCall) -> GuidedAnswer:
         """Perform a target call and return the tokens that the guide allows."""
         answer: EngineAnswer = yield call
         return answer
 
-    def follow(self, tokens: TokenIds, most: int) -> tuple[int, TokenIds]:  # noqa: ARG002
+    def follow(self, tokens: TokenIds, max_forced: int) -> tuple[int, TokenIds]:  # noqa: ARG002
         """Advance the guide over an answer's tokens.
 
-        Returns the number of tokens to keep, and up to ``most`` forced tokens that follow them.
+        Returns the number of tokens to keep, and up to ``max_forced`` forced tokens after them.
         """
         return len(tokens), NO_TOKENS
 
@@ -94,16 +94,16 @@ class ByGuide(Guidance):
         self._sequence = sequence
         self._request = sequence.request
         self._settings = settings
-        self._method = method_of(self._request, settings)
+        self._method = guide_method(self._request, settings)
         self._commits = _commits_forced(self._request)
         self._chunk = FIRST_CHUNK
         self._masks_of: tuple[TokenIds, TokenMasks] | None = None  # last checked draft, its masks
-        self._guided = Guided(method=self._method, warnings=matcher.warnings)
+        self._guided = GuideStatistics(method=self._method, warnings=matcher.warnings)
         self.statistics = self._guided
         self.cuts_answers = self._method == "repair"
 
     @property
-    def most_plain_tokens(self) -> int:  # type: ignore[override]
+    def max_plain_tokens(self) -> int:  # type: ignore[override]
         """Maximum number of tokens per call without a draft: 1 unless the method is ``repair``."""
         return self._chunk if self._method == "repair" else 1
 
@@ -113,13 +113,13 @@ class ByGuide(Guidance):
 
     @property
     def begins_forced(self) -> bool:  # type: ignore[override]
-        return self._commits and bool(self._forced(1))
+        return self._commits and bool(self._peek_forced(1))
 
     def forced_draft(self, limit: int) -> Draft:
-        forced = [] if self._commits else self._forced(limit)
+        forced = [] if self._commits else self._peek_forced(limit)
         return Draft(np.array(forced, np.int32), drafter=GRAMMAR) if forced else NO_DRAFT
 
-    def within(self, draft: Draft) -> Draft:
+    def legal_prefix(self, draft: Draft) -> Draft:
         """Cut a draft before the first token that the guide disallows.
 
         A draft with logits isn't cut, because dropping a sampled token would bias the output. The
@@ -133,26 +133,26 @@ class ByGuide(Guidance):
         self._guided.num_illegal_draft_tokens += len(draft) - len(tokens)
         return replace(draft, tokens=tokens)
 
-    def ask(self, call: EngineCall) -> GuidedAnswer:
+    def call_target(self, call: EngineCall) -> GuidedAnswer:
         if self._method == "repair":
-            return (yield from self._repaired(call))
+            return (yield from self._repair(call))
         tokens = call.draft.tokens
-        if self._masks_of is not None and self._masks_of[0] is tokens:  # `within` made this array
+        if self._masks_of is not None and self._masks_of[0] is tokens:  # from `legal_prefix`
             masks = self._masks_of[1]
         else:
             masks = self._walk(tokens).masks
         answer: EngineAnswer = yield call._replace(token_masks=masks)
         return answer
 
-    def follow(self, tokens: TokenIds, most: int) -> tuple[int, TokenIds]:
+    def follow(self, tokens: TokenIds, max_forced: int) -> tuple[int, TokenIds]:
         kept: int = self._try(lambda: self._matcher.advance(tokens.tolist()))
         if not self._commits:
             return kept, NO_TOKENS
-        forced: list[int] = self._try(lambda: self._matcher.take_forced(most))
+        forced: list[int] = self._try(lambda: self._matcher.take_forced(max_forced))
         self._guided.num_forced_tokens += len(forced)
         return kept, np.array(forced, np.int32)
 
-    def _repaired(self, call: EngineCall) -> GuidedAnswer:
+    def _repair(self, call: EngineCall) -> GuidedAnswer:
         """Perform a call without the guide, and sample its first disallowed token again.
 
         The call has no end id, because the engine would drop the end token, which may be
@@ -162,7 +162,7 @@ class ByGuide(Guidance):
         answer: EngineAnswer = yield call._replace(end_id=None, stop_ids=ends or call.stop_ids)
         walk = self._walk(answer.tokens)
         if walk.num_legal == len(answer.tokens):
-            self._chunk = min(2 * self._chunk, LONGEST_CHUNK)
+            self._chunk = min(2 * self._chunk, MAX_CHUNK)
             return answer
         self._chunk = max(1, self._chunk // 2)
         self._guided.num_repaired_tokens += 1
@@ -178,15 +178,15 @@ class ByGuide(Guidance):
             wants_logits=call.wants_logits,
             token_masks=walk.masks[len(legal) : len(legal) + 1],
         )
-        return joined_answers(answer, len(legal), repair)
+        return join_answers(answer, len(legal), repair)
 
     def _walk(self, tokens: TokenIds) -> Walk:
         may_end = self._sequence.min_tokens_left == 0
         walk: Walk = self._try(lambda: self._matcher.walk(tokens.tolist(), may_end=may_end))
         return walk
 
-    def _forced(self, most: int) -> list[int]:
-        forced: list[int] = self._try(lambda: self._matcher.forced(most))
+    def _peek_forced(self, max_forced: int) -> list[int]:
+        forced: list[int] = self._try(lambda: self._matcher.peek_forced(max_forced))
         return forced
 
     def _try(self, act: Callable[[], Any]) -> Any:
@@ -201,7 +201,7 @@ class ByGuide(Guidance):
             raise GuideFailed(f"the guide can't be followed any further: {error}") from error
 
 
-def method_of(request: Request, settings: LoopSettings) -> Method:
+def guide_method(request: Request, settings: LoopSettings) -> Method:
     """Return how the guide is enforced on the target."""
     capabilities = settings.target.capabilities
     if capabilities.masks_tokens and not capabilities.drafts_itself:
@@ -219,24 +219,24 @@ def masked_bias(bias: Bias | None, mask: NDArray[np.int32], vocab_size: int) -> 
     return np.where(allowed, base, np.float32(-np.inf)).astype(np.float32)
 
 
-def joined_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> EngineAnswer:
+def join_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> EngineAnswer:
     """Return an answer with the first ``count`` tokens of ``first`` and all tokens of ``then``."""
 
-    def joined(first: Any, then: Any) -> Any:
+    def join(first: Any, then: Any) -> Any:
         if first is None or then is None:
             return None
         return np.concatenate((first[:count], then))
 
     top = None
     if first.top is not None and then.top is not None:
-        top = TopLogProbs(*map(joined, first.top, then.top))
+        top = TopLogProbs(*map(join, first.top, then.top))
     return first._replace(
-        tokens=joined(first.tokens, then.tokens),
+        tokens=join(first.tokens, then.tokens),
         seconds=first.seconds + then.seconds,
         engine_seconds=first.engine_seconds + then.engine_seconds,
-        log_probs=joined(first.log_probs, then.log_probs),
+        log_probs=join(first.log_probs, then.log_probs),
         top=top,
-        logits=joined(first.logits, then.logits),
+        logits=join(first.logits, then.logits),
     )
 
 

@@ -32,7 +32,7 @@ class Round(NamedTuple):
 
 
 @dataclass
-class Drafted:
+class DraftStatistics:
     """Statistics of rounds with draft tokens, named as in vLLM's per-request statistics.
 
     ``num_spec_steps`` is the number of rounds; ``acceptance_histogram[i]`` is the number of rounds
@@ -80,7 +80,7 @@ class Drafted:
 
 
 @dataclass
-class DraftedAhead:
+class AheadStatistics:
     """Statistics of drafting ahead. A hit is a round whose draft was a branch.
 
     num_calls: number of rounds during which the draft engine drafted ahead.
@@ -118,7 +118,7 @@ class DraftedAhead:
 
 
 @dataclass
-class Guided:
+class GuideStatistics:
     """Statistics of an answer with a guide.
 
     method: how the guide was enforced (see ``bls.guided.guidance``). warnings: parts of the guide
@@ -145,7 +145,7 @@ class Totals(NamedTuple):
 
 
 @dataclass
-class Statistics(Drafted):
+class Statistics(DraftStatistics):
     """Statistics of one request, in total and per drafter."""
 
     num_rounds: int = 0
@@ -156,11 +156,11 @@ class Statistics(Drafted):
     stop_string: str | None = None  # the stop string that ended the answer
     draft_seconds: float = 0.0  # by the draft engine's clock
     target_seconds: float = 0.0  # by the target's clock
-    by_drafter: defaultdict[DrafterName, Drafted] = field(
-        default_factory=lambda: defaultdict(Drafted)
+    by_drafter: defaultdict[DrafterName, DraftStatistics] = field(
+        default_factory=lambda: defaultdict(DraftStatistics)
     )
-    ahead: DraftedAhead = field(default_factory=DraftedAhead)
-    guide: Guided | None = None
+    ahead: AheadStatistics = field(default_factory=AheadStatistics)
+    guide: GuideStatistics | None = None
     rounds: list[Round] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -181,15 +181,15 @@ class Statistics(Drafted):
             "rounds": [round_._asdict() for round_ in self.rounds],
         }
 
-    def add_own_drafts(self, num_emitted: int, num_draft_tokens: int, num_accepted: int) -> None:
+    def add_engine_drafts(self, num_emitted: int, num_draft_tokens: int, num_accepted: int) -> None:
         """Count one call to an engine that drafts by itself.
 
         num_emitted: number of tokens in its answer, including an end of sequence that it dropped.
 
         The number of rounds follows from the counts, because each round emits one token more than
         it accepts. The engine doesn't report single rounds, so there is no histogram. Implausible
-        counts are clipped, because counters must not decrease: accepted tokens are at most the
-        drafted and the emitted tokens, and a call has at least one round.
+        counts are clipped, because counters must not decrease. The number of accepted tokens can't
+        exceed the number of drafted or emitted tokens, and a call has at least one round.
         """
         drafted = max(0, num_draft_tokens)
         accepted = min(max(0, num_accepted), drafted, num_emitted)

@@ -22,10 +22,10 @@ class Timeline:
     num_first_tokens: int = 0
     num_tokens: int = 0
 
-    def scheduled(self) -> None:
+    def mark_scheduled(self) -> None:
         self.first_scheduled = time.time_ns()
 
-    def delivered(self, num_tokens: int) -> None:
+    def record_delivery(self, num_tokens: int) -> None:
         """Record that ``num_tokens`` tokens became final now."""
         self.last_delivery = time.time_ns()
         if not num_tokens:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tandem.bls.drafters.registry import DRAFTERS, DrafterName
 from tandem.bls.metrics import names
-from tandem.bls.metrics.request_statistics import Drafted, Guided, Statistics
+from tandem.bls.metrics.request_statistics import DraftStatistics, GuideStatistics, Statistics
 from tandem.bls.metrics.timeline import Timeline
 from tandem.contract.metric import Metric
 
@@ -42,13 +42,15 @@ def key_of(name: Metric, **labels: str) -> Key:
     return name, frozenset(labels.items())
 
 
-def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> MetricUpdates:
+def sequence_updates(
+    drafter: DrafterName, statistics: Statistics, timeline: Timeline
+) -> MetricUpdates:
     """Return the updates of a sequence whose request selected ``drafter``."""
     updates = MetricUpdates()
     for source, drafted in statistics.by_drafter.items():
         _count_drafts(updates, source, drafted)
     _count_time(updates, drafter, statistics, timeline)
-    ahead, guided = statistics.ahead, statistics.guide or Guided(method="none")
+    ahead, guided = statistics.ahead, statistics.guide or GuideStatistics(method="none")
     for name, value in (
         (names.OUTPUT_TOKENS, timeline.num_tokens),
         (names.AHEAD_CALLS, ahead.num_calls),
@@ -68,22 +70,22 @@ def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
     return updates
 
 
-def zeros(drafter: DrafterName) -> MetricUpdates:
+def zero_updates(drafter: DrafterName) -> MetricUpdates:
     """Return increments of 0 for every counter of a drafter."""
     statistics = Statistics()
     if DRAFTERS[drafter].proposes:
-        statistics.by_drafter[drafter] = Drafted()
-    return updates_of(drafter, statistics, Timeline(arrival=0))
+        statistics.by_drafter[drafter] = DraftStatistics()
+    return sequence_updates(drafter, statistics, Timeline(arrival=0))
 
 
-def zero_drafts(source: DrafterName) -> MetricUpdates:
+def zero_draft_updates(source: DrafterName) -> MetricUpdates:
     """Return increments of 0 for the counters of one source of drafts."""
     updates = MetricUpdates()
-    _count_drafts(updates, source, Drafted())
+    _count_drafts(updates, source, DraftStatistics())
     return updates
 
 
-def _count_drafts(updates: MetricUpdates, source: DrafterName, drafted: Drafted) -> None:
+def _count_drafts(updates: MetricUpdates, source: DrafterName, drafted: DraftStatistics) -> None:
     for name, value in (
         (names.DRAFTS, drafted.num_spec_steps),
         (names.DRAFT_TOKENS, drafted.num_draft_tokens),

@@ -13,7 +13,7 @@ from tandem.bls.drafters.registry import (
     DrafterKind,
 )
 from tandem.bls.errors import BadRequest
-from tandem.bls.parsing.inputs import PromptInputs, quoted
+from tandem.bls.parsing.inputs import PromptInputs, quote
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings
 from tandem.contract import entry as tensors
@@ -54,14 +54,14 @@ class DraftInputs:
             raise BadRequest(f"input '{tensors.NUM_DRAFT_TOKENS}' {IN_ENGINE}")
         if drafter is BASELINE or asked == 0:
             return replace(request, drafter=BASELINE.name)
-        self._inputs.refuse_unless(
+        self._inputs.reject_unless(
             drafter.looks_up,
             (
                 tensors.PROMPT_LOOKUP_NUM_TOKENS,
                 tensors.MAX_MATCHING_NGRAM_SIZE,
                 tensors.LOOKUP_POOL,
             ),
-            f"requires '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
+            f"requires '{tensors.DRAFTER}' to be {_names_of_drafters(lambda kind: kind.looks_up)}",
         )
         use_logits = self._uses_logits(drafter)
         predicted = 0
@@ -81,10 +81,11 @@ class DraftInputs:
         )
 
     def _lookup_length(self, looked_up: int | None, asked: int | None, drafter: DrafterKind) -> int:
-        """Return the maximum length of copies: their own input, or the limit for all drafts.
+        """Return the maximum length of a copied draft.
 
-        If the draft length is AUTO and the drafter has a draft model, AUTO also chooses the length
-        of copies, so the engine's maximum is returned.
+        That is the request's limit for copied drafts, or else its limit for all drafts. If the
+        draft length is AUTO and the drafter has a draft model, AUTO also chooses the length of
+        copied drafts, so the engine's maximum is returned.
         """
         if looked_up is not None:
             return looked_up
@@ -101,10 +102,10 @@ class DraftInputs:
         if name not in known:
             raise BadRequest(
                 f"input '{tensors.DRAFTER}' must be one of {', '.join(known)} in this deployment; "
-                f"got {quoted(name)}"
+                f"got {quote(name)}"
             )
         drafter = DRAFTERS[name]
-        self._inputs.refuse_unless(
+        self._inputs.reject_unless(
             not drafter.in_engine,
             DRAFTING,
             IN_ENGINE,
@@ -125,20 +126,20 @@ class DraftInputs:
         return next((k for k in choice if k.looks_up and k.name in known), drafter)
 
     def _draft_ahead(self, drafter: DrafterKind, *, guided: bool) -> bool | None:
-        """Return whether to draft ahead; None: only if it pays."""
+        """Return whether to draft ahead; None: only if it saves time."""
         given = self._inputs.strings(tensors.DRAFT_AHEAD)
         if not given or not given[0]:
             return self._settings.draft_ahead
         if given[0] not in DRAFT_AHEAD:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' must be one of {', '.join(DRAFT_AHEAD)}; "
-                f"got {quoted(given[0])}"
+                f"got {quote(given[0])}"
             )
         ahead = DRAFT_AHEAD[given[0]]
         if ahead and not drafter.drafts_ahead:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' requires '{tensors.DRAFTER}' to be "
-                f"{_those(lambda kind: kind.drafts_ahead)}"
+                f"{_names_of_drafters(lambda kind: kind.drafts_ahead)}"
             )
         if ahead and not self._settings.draft_branches:
             raise BadRequest(
@@ -172,11 +173,11 @@ class DraftInputs:
     def _uses_logits(self, drafter: DrafterKind) -> bool:
         """Return whether drafts come with the logits that they were sampled from."""
         samples = drafter.samples_from_draft_model
-        self._inputs.refuse_unless(
+        self._inputs.reject_unless(
             samples,
             (tensors.USE_DRAFT_LOGITS,),
             f"requires '{tensors.DRAFTER}' to be "
-            f"{_those(lambda kind: kind.samples_from_draft_model)}: "
+            f"{_names_of_drafters(lambda kind: kind.samples_from_draft_model)}: "
             f"'{drafter.name}' has no logits",
         )
         uses = samples and self._inputs.flag(
@@ -192,12 +193,12 @@ class DraftInputs:
     def _threshold(self) -> float | None:
         """Return the acceptance threshold of the request, or the deployment's default."""
         threshold = self._inputs.number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, Bounds(0, 1))
-        self._inputs.refuse_unless(
+        self._inputs.reject_unless(
             self._settings.draft_returns_logits,
             (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
             "isn't supported: the draft engine returns no logits",
         )
-        self._inputs.refuse_unless(
+        self._inputs.reject_unless(
             self._inputs.flag(tensors.USE_DRAFT_LOGITS, self._settings.use_draft_logits),
             (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
             f"requires '{tensors.USE_DRAFT_LOGITS}' to be true",
@@ -205,6 +206,6 @@ class DraftInputs:
         return self._settings.draft_acceptance_threshold if threshold is None else threshold
 
 
-def _those(fit: Callable[[DrafterKind], bool]) -> str:
+def _names_of_drafters(fit: Callable[[DrafterKind], bool]) -> str:
     """Return the names of the drafters that satisfy ``fit``, for an error message."""
     return " or ".join(kind.name for kind in DRAFTERS.values() if fit(kind))

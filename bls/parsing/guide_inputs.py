@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest, GuideRefused
-from tandem.bls.parsing.inputs import PromptInputs, quoted
+from tandem.bls.parsing.inputs import PromptInputs, quote
 from tandem.contract import entry as tensors
 from tandem.contract.guide import KINDS, Guide
 from tandem.contract.tensor import Tensor
@@ -32,21 +32,21 @@ def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
         )
 
 
-def guide_of(inputs: PromptInputs) -> Guide | None:
+def read_guide(inputs: PromptInputs) -> Guide | None:
     """Return a prompt's guide or None; raise BadRequest if its type or text is bad or missing."""
-    kind, text = (_only(inputs, tensor) for tensor in (TYPE, TEXT))
+    kind, text = (_single_value(inputs, tensor) for tensor in (TYPE, TEXT))
     if not kind:
         if text:
             raise BadRequest(f"input '{TYPE}' is missing; send one of {', '.join(KINDS)}")
         return None
     if kind not in KINDS:
-        raise BadRequest(f"input '{TYPE}' must be one of {', '.join(KINDS)}; got {quoted(kind)}")
+        raise BadRequest(f"input '{TYPE}' must be one of {', '.join(KINDS)}; got {quote(kind)}")
     if not text and kind != WITHOUT_TEXT:
         raise BadRequest(f"input '{TEXT}' is missing; '{TYPE}' {kind} requires it")
     return Guide(kind, text)
 
 
-def _only(inputs: PromptInputs, tensor: Tensor) -> str:
+def _single_value(inputs: PromptInputs, tensor: Tensor) -> str:
     values = inputs.strings(tensor)
     if len(values) > 1:
         raise BadRequest(f"input '{tensor}' must have one value per prompt; got {len(values)}")

@@ -28,7 +28,7 @@ TRITON_PARAMETERS = frozenset(
 
 WORD_LISTS = (tensors.STOP_WORDS, tensors.BAD_WORDS, tensors.EMBEDDING_BIAS_WORDS)
 MAX_PARAMETERS_BYTES = 64 * 1024
-LONGEST_QUOTE = 40  # maximum number of characters of client text in an error
+MAX_QUOTE_CHARS = 40  # maximum number of characters of client text in an error
 NOTHING: NDArray[Any] = np.empty(0)
 
 
@@ -54,13 +54,15 @@ class PromptInputs:
     def flag(self, tensor: Tensor, default: bool = False) -> bool:
         return bool(self.scalar(tensor, default))
 
-    def integer(self, tensor: Tensor, least: int, most: int) -> int | None:
-        """Return the integer between ``least`` and ``most``; None if it is missing."""
+    def integer(self, tensor: Tensor, minimum: int, maximum: int) -> int | None:
+        """Return the integer between ``minimum`` and ``maximum``; None if it is missing."""
         value = self.scalar(tensor, None)
         if value is None:
             return None
-        if not least <= value <= most:
-            raise BadRequest(f"input '{tensor}' must be between {least} and {most}; got {value}")
+        if not minimum <= value <= maximum:
+            raise BadRequest(
+                f"input '{tensor}' must be between {minimum} and {maximum}; got {value}"
+            )
         return int(value)
 
     def number(self, tensor: Tensor, bounds: Bounds) -> float | None:
@@ -90,14 +92,14 @@ class PromptInputs:
                 f"position {error.start}"
             ) from error
 
-    def refuse_unless(self, possible: bool, inputs: Iterable[Tensor], reason: str) -> None:
+    def reject_unless(self, possible: bool, inputs: Iterable[Tensor], reason: str) -> None:
         """Unless ``possible``, reject inputs whose values aren't all zero, false or empty."""
         for tensor in () if possible else inputs:
             if any(self.values(tensor).tolist()):
                 raise BadRequest(f"input '{tensor}' {reason}")
 
 
-def rows_of(arrays: Mapping[str, NDArray[Any]]) -> list[PromptInputs]:
+def split_rows(arrays: Mapping[str, NDArray[Any]]) -> list[PromptInputs]:
     """Return the inputs of each prompt. arrays: inputs by name, with one row per prompt."""
     size = len(next(iter(arrays.values()))) if arrays else 0
     for name, array in arrays.items():
@@ -108,7 +110,7 @@ def rows_of(arrays: Mapping[str, NDArray[Any]]) -> list[PromptInputs]:
     return [PromptInputs(arrays, row) for row in range(size)]
 
 
-def refuse_unknown(parameters: str) -> None:
+def reject_unknown(parameters: str) -> None:
     """Reject unknown keys, so that a typo isn't ignored. `generate` turns them into parameters.
 
     parameters: the request's parameters, as a JSON object from Triton.
@@ -122,9 +124,9 @@ def refuse_unknown(parameters: str) -> None:
     for key in json.loads(parameters or "{}"):
         if key in TRITON_PARAMETERS or key.startswith("triton_"):
             continue
-        near = difflib.get_close_matches(key[:LONGEST_QUOTE], names, n=1)
+        near = difflib.get_close_matches(key[:MAX_QUOTE_CHARS], names, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise BadRequest(f"input {quoted(key)} isn't known{hint}")
+        raise BadRequest(f"input {quote(key)} isn't known{hint}")
 
 
 def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> None:
@@ -155,7 +157,7 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
         )
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return client text for an error message, shortened and on one line."""
-    cut = "..." if len(text) > LONGEST_QUOTE else ""
-    return repr(text[:LONGEST_QUOTE] + cut)
+    cut = "..." if len(text) > MAX_QUOTE_CHARS else ""
+    return repr(text[:MAX_QUOTE_CHARS] + cut)

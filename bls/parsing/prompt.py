@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.exactness.lossless import lossless
+from tandem.bls.exactness.lossless import make_lossless
 from tandem.bls.request import Options, Request, TokenIds
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import entry as tensors
@@ -49,7 +49,7 @@ class Prompt(NamedTuple):
     """One row of a request, validated as far as possible without the tokenizer.
 
     words: texts for the tokenizer. request: request without the tokenizer's output, which
-    `request_of` adds.
+    `build_request` adds.
     """
 
     words: TokenizerInputs
@@ -67,7 +67,7 @@ class Prompt(NamedTuple):
         return sum(map(sys.getsizeof, texts)) + sum(a.nbytes for a in arrays if a is not None)
 
 
-def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Request:
+def build_request(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Request:
     """Return the complete request; raise BadRequest if it doesn't fit the engine."""
     request = prompt.request
     _check_length(len(tokens.prompt_ids), request.max_tokens, settings.target)
@@ -77,7 +77,7 @@ def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Reques
     sampling = replace(
         request.sampling,
         bad_words=tokens.bad_words,
-        embedding_bias=_sum(request.sampling.embedding_bias, tokens.embedding_bias),
+        embedding_bias=_add_biases(request.sampling.embedding_bias, tokens.embedding_bias),
     )
     words = prompt.words.stop_words
     stops = [*zip(words, tokens.special_stops or (None,) * len(words), strict=True)]
@@ -89,7 +89,7 @@ def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Reques
         end_ids=tuple(dict.fromkeys([*request.end_ids, *special])),
         stop_strings=tuple(word for word, token_id in stops if token_id is None),
     )
-    return lossless(complete, settings)
+    return make_lossless(complete, settings)
 
 
 def check_logits(
@@ -126,7 +126,7 @@ def check_logits(
         )
 
 
-def _sum(
+def _add_biases(
     by_ids: NDArray[np.float32] | None, by_words: NDArray[np.float32] | None
 ) -> NDArray[np.float32] | None:
     """Return the sum of the biases that are given as ids and as words, [vocab_size], or None."""

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.draft_inputs import DraftInputs
-from tandem.bls.parsing.guide_inputs import check_guides, guide_of
-from tandem.bls.parsing.inputs import PromptInputs, check_sizes, quoted, refuse_unknown, rows_of
+from tandem.bls.parsing.guide_inputs import check_guides, read_guide
+from tandem.bls.parsing.inputs import PromptInputs, check_sizes, quote, reject_unknown, split_rows
 from tandem.bls.parsing.prompt import Prompt, TokenizerInputs, check_logits, check_prediction
 from tandem.bls.request import LoraTask, Options, Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.contract import entry as tensors
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.contract.tensor import Tensor
-from tandem.sampling.params import NUMBERS, chosen
+from tandem.sampling.params import NUMBERS, sampling_fields
 
 # Inputs that are declared because NVIDIA's models declare them. No engine here supports them.
 UNSUPPORTED = (
@@ -34,24 +34,24 @@ UNSUPPORTED = (
     tensors.PROMPT_TABLE_EXTRA_ID,
 )
 
-MOST_NAMED = 10  # maximum number of invalid ids in an error message
+MAX_IDS_IN_ERROR = 10  # maximum number of invalid ids in an error message
 UNTOKENIZED: TokenIds = np.empty(0, np.int32)
 
 
-def checked_rows(
+def validate_rows(
     arrays: Mapping[str, NDArray[Any]], parameters: str, settings: LoopSettings
 ) -> list[PromptInputs]:
     """Return the inputs of each prompt, after checks of their names and sizes.
 
-    arrays: inputs by name, with one row per prompt. parameters: see ``refuse_unknown``.
+    arrays: inputs by name, with one row per prompt. parameters: see ``reject_unknown``.
     """
-    refuse_unknown(parameters)
+    reject_unknown(parameters)
     check_sizes(arrays, settings)
     check_guides(arrays, settings.max_guide_bytes)
     for tensor in UNSUPPORTED:
         if arrays.get(tensor, np.empty(0)).size:
             raise BadRequest(f"input '{tensor}' isn't supported by this deployment")
-    return rows_of(arrays)
+    return split_rows(arrays)
 
 
 def is_stop(rows: Sequence[PromptInputs]) -> bool:
@@ -87,7 +87,7 @@ class PromptParser:
         self._settings = settings
 
     def prompt(self, return_text_lengths: bool) -> Prompt:
-        self._refuse_beams()
+        self._reject_beams()
         words, input_ids = self._words(), self._input_ids()
         request = DraftInputs(self._inputs, self._settings).apply(
             replace(self._request(), return_text_lengths=return_text_lengths)
@@ -128,7 +128,7 @@ class PromptParser:
             seeded=seed is not None,
             end_ids=self._end_ids(),
             max_draft_len=self._settings.target.max_draft_len,
-            guide=guide_of(self._inputs),
+            guide=read_guide(self._inputs),
             lora_name=self._lora_name(),
             lora_task=self._lora_task(),
             stream=flag(tensors.STREAM),
@@ -220,7 +220,9 @@ class PromptParser:
         vocab_size = self._settings.target.vocab_size
         wrong = ids[ids.view(np.uint32) >= vocab_size]  # negative ids become huge
         if len(wrong):
-            named = ", ".join(map(str, wrong[:MOST_NAMED])) + ", ..." * (len(wrong) > MOST_NAMED)
+            named = ", ".join(map(str, wrong[:MAX_IDS_IN_ERROR])) + ", ..." * (
+                len(wrong) > MAX_IDS_IN_ERROR
+            )
             raise BadRequest(
                 f"input '{tensor}' must have ids between 0 and {vocab_size - 1}; got {named}"
             )
@@ -247,7 +249,7 @@ class PromptParser:
         known = self._settings.target.lora_adapters
         if names[0] not in known:
             fix = f"choose one of: {', '.join(known)}" if known else "the deployment has none"
-            raise BadRequest(f"input '{tensors.LORA_NAME}': {quoted(names[0])} isn't known; {fix}")
+            raise BadRequest(f"input '{tensors.LORA_NAME}': {quote(names[0])} isn't known; {fix}")
         return names[0]
 
     def _lora_task(self) -> LoraTask | None:
@@ -275,7 +277,7 @@ class PromptParser:
             )
         return LoraTask(task_id, arrays)
 
-    def _refuse_beams(self) -> None:
+    def _reject_beams(self) -> None:
         for tensor, instead in (
             (tensors.BEAM_WIDTH, "beam search isn't supported"),
             (tensors.NUM_RETURN_SEQUENCES, "send the prompt once per answer, with different seeds"),
@@ -299,7 +301,7 @@ class PromptParser:
                     self._check_engines(number.entry, number.capability)
         if given.get("temperature") == 1.0:
             del given["temperature"]
-        return Sampling(seed=seed, embedding_bias=self._logit_bias(), **chosen(given))
+        return Sampling(seed=seed, embedding_bias=self._logit_bias(), **sampling_fields(given))
 
     def _check_engines(self, tensor: Tensor, capability: str) -> None:
         """Reject an input that an engine would ignore. capability: field of `Capabilities`."""

@@ -62,7 +62,7 @@ class TokenDetails(NamedTuple):
         )
 
 
-def joined(parts: Sequence[TokenDetails]) -> TokenDetails:
+def join_details(parts: Sequence[TokenDetails]) -> TokenDetails:
     """Concatenate details. A field that is None in any part is None in the result."""
     if len(parts) == 1:
         return parts[0]
@@ -73,24 +73,26 @@ def joined(parts: Sequence[TokenDetails]) -> TokenDetails:
     return TokenDetails(*columns)
 
 
-def of_round(number: int, count: int, num_accepted: int, num_draft_tokens: int) -> TokenDetails:
+def round_details(
+    number: int, count: int, num_accepted: int, num_draft_tokens: int
+) -> TokenDetails:
     """Return the details of the ``count`` tokens that a round with a draft emitted.
 
     The token after the accepted tokens is a bonus token if all were accepted, else a correction.
     """
-    own: Kind = "bonus" if num_accepted == num_draft_tokens else "correction"
-    kinds = np.full(count, _INDEX[own], np.uint8)
+    last: Kind = "bonus" if num_accepted == num_draft_tokens else "correction"
+    kinds = np.full(count, _INDEX[last], np.uint8)
     kinds[:num_accepted] = _INDEX["accepted"]
     return TokenDetails(np.full(count, number, np.int32), kinds)
 
 
-def of_plain_tokens(before: int, count: int) -> TokenDetails:
+def plain_details(before: int, count: int) -> TokenDetails:
     """Return the details of ``count`` plain target tokens. before: number of earlier rounds."""
     rounds = np.arange(before + 1, before + 1 + count, dtype=np.int32)
     return TokenDetails(rounds, np.full(count, _INDEX["plain"], np.uint8))
 
 
-def of_other_tokens(number: int, count: int, kind: Literal["forced", "unknown"]) -> TokenDetails:
+def unverified_details(number: int, count: int, kind: Literal["forced", "unknown"]) -> TokenDetails:
     """Return the details of tokens that belong to round ``number`` but weren't verified in it.
 
     kind: ``forced`` if a guide forces the tokens after that round; ``unknown`` if they come from an

@@ -12,21 +12,21 @@ import triton_python_backend_utils as pb_utils
 from tandem.bls.errors import Overloaded
 
 
-def in_background(
-    work: Callable[[], None], refused: Callable[[Overloaded], None] | None = None
+def run_in_background(
+    work: Callable[[], None], on_refused: Callable[[Overloaded], None] | None = None
 ) -> None:
     """Run ``work`` on a new thread that doesn't keep the process alive.
 
-    refused: called on the calling thread if the system has no more threads. By default, Overloaded
-    is raised. Pass ``refused`` if the calling thread works for another request.
+    on_refused: called on the calling thread if the system has no more threads. By default,
+    Overloaded is raised. Pass ``on_refused`` if the calling thread works for another request.
     """
     try:
         threading.Thread(target=work, daemon=True).start()
     except RuntimeError as error:
         overloaded = Overloaded("the server can't start another thread; try again later")
-        if refused is None:
+        if on_refused is None:
             raise overloaded from error
-        refused(overloaded)
+        on_refused(overloaded)
 
 
 def log_exception(what: str, error: BaseException) -> None:

@@ -16,7 +16,7 @@ from tandem.bls.errors import (
     ServingError,
 )
 from tandem.bls.request import Request
-from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.call_slot import Abandoned
 from tandem.bls.triton.engine_calls.clients import EngineClients
@@ -32,7 +32,7 @@ class ChunkReceiver(Protocol):
     def deliver(self, chunk: Chunk) -> None:
         """Handle a chunk."""
 
-    def ended(self, error: Failure | None) -> None:
+    def on_end(self, error: Failure | None) -> None:
         """Handle the end of the steps. error: cause of the end, or None if they completed."""
 
 
@@ -62,7 +62,7 @@ class Driver:
 
     def start(self) -> None:
         """Begin the steps on a new thread."""
-        self._go_on(None)
+        self._resume(None)
 
     def interrupt(self, reason: Failure) -> None:
         """End the decoding with ``reason``, and stop the current call.
@@ -84,23 +84,23 @@ class Driver:
             thread.check(now)
         overdue = self._caller.check(now)
         if overdue is not None:
-            self._go_on(overdue)
+            self._resume(overdue)
 
-    def _go_on(self, failure: EngineCallError | None) -> None:
+    def _resume(self, failure: EngineCallError | None) -> None:
         """Continue the steps on a new thread. If no thread is free, a later ``check`` retries.
 
-        An interrupted sequence needs no thread to end. It may not be checked again, because a
-        request that was interrupted before its start is already closed.
+        An interrupted sequence ends on the calling thread instead. It may never be checked again,
+        because a request that was interrupted before its start is already closed.
         """
 
-        def without_thread(_: Overloaded) -> None:
+        def retry_or_end(_: Overloaded) -> None:
             if self._caller.interruption is None:
-                self._retry = partial(self._go_on, failure)
+                self._retry = partial(self._resume, failure)
             else:
                 self._end(self._caller.interruption)
 
         self._retry = None
-        in_background(partial(self._drive, failure), without_thread)
+        run_in_background(partial(self._drive, failure), retry_or_end)
 
     def _drive(self, failure: EngineCallError | None) -> None:
         """Perform effects until the steps end. failure: error to throw into the steps first."""
@@ -127,22 +127,22 @@ class Driver:
 
     def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, EngineCall):
-            return self._caller.answer(effect, about_to_block=self._begin_ahead)
+            return self._caller.answer(effect, before_blocking=self._launch_ahead)
         if isinstance(effect, Chunk):
             return self._receiver.deliver(effect)
         if isinstance(effect, TextCall):
             return detokenize(effect, self._clients.settings, self._caller)
         if isinstance(effect, StartAhead):
-            return self._start_ahead(effect.steps)
+            return self._schedule_ahead(effect.steps)
         return self._await_ahead(effect.timeout)
 
-    def _start_ahead(self, steps: StepsAhead) -> None:
+    def _schedule_ahead(self, steps: StepsAhead) -> None:
         """Run ``steps`` during the next call. Stops earlier steps that weren't awaited."""
         if self._ahead is not None and self._ahead_thread is not None:
             self._ahead_thread.stop()
         self._ahead, self._steps_ahead = None, steps
 
-    def _begin_ahead(self) -> None:
+    def _launch_ahead(self) -> None:
         """Begin the draft-ahead steps.
 
         Called right before this thread blocks, so that they don't delay its own engine call.
@@ -151,7 +151,7 @@ class Driver:
         if steps is None:
             return
         if self._ahead_thread is None or self._ahead_thread.lost:
-            self._ahead_thread = AheadThread.if_free(self._clients, self._request)
+            self._ahead_thread = AheadThread.start_if_free(self._clients, self._request)
         if self._ahead_thread is not None:
             self._ahead = self._ahead_thread.begin(steps)
 
@@ -169,6 +169,6 @@ class Driver:
     def _end(self, error: Failure | None) -> None:
         """Report the end after the last engine has stopped working on the sequence."""
         if self._ahead_thread is None:
-            self._receiver.ended(error)
+            self._receiver.on_end(error)
         else:
-            self._ahead_thread.close(lambda: self._receiver.ended(error))
+            self._ahead_thread.close(lambda: self._receiver.on_end(error))

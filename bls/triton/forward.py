@@ -20,25 +20,25 @@ from tandem.bls.errors import (
     EngineUnavailable,
     ServingError,
 )
-from tandem.bls.parsing.inputs import check_sizes, refuse_unknown
+from tandem.bls.parsing.inputs import check_sizes, reject_unknown
 from tandem.bls.settings import ForwarderSettings
-from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.call_slot import Abandoned, CallSlot
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.metrics import Heartbeat
 from tandem.bls.triton.raw_request import parameters_of, timeout_of
+from tandem.bls.triton.request_watcher import Watcher
 from tandem.bls.triton.responses.sender import Sender
-from tandem.bls.triton.watcher import Watcher
 from tandem.contract import entry as tensors
-from tandem.contract.forwarding import fresh_forwarded
+from tandem.contract.forwarding import new_forwarded_id
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 
 # Extra time after which a call is abandoned if `bls_stream` fails to enforce the deadline.
-SECONDS_OF_GRACE = 10.0
+GRACE_SECONDS = 10.0
 # A `stop` that arrives before its request has no effect, so it is repeated until the request has
-# ended. Only one `stop` is pending at a time, because an entry that hangs answers no `stop`.
-SECONDS_BETWEEN_STOPS = 0.2
+# ended. Only one `stop` is pending at a time, because a hung entry never answers it.
+STOP_INTERVAL = 0.2
 
 
 class ForwardEntry:
@@ -55,7 +55,7 @@ class ForwardEntry:
         for request in requests:
             forwarded = _Forwarded(request, self._settings, self._calls)
             self._watcher.add(forwarded)
-            in_background(forwarded.run, forwarded.refuse)
+            run_in_background(forwarded.run, forwarded.send_error)
 
     def finalize(self) -> None:
         self._watcher.stop()
@@ -69,7 +69,7 @@ class _Forwarded:
         self._sender = Sender(request, decoupled=False)
         self._settings = settings
         self._calls = calls
-        self._id = fresh_forwarded()
+        self._id = new_forwarded_id()
         self._call_slot = CallSlot(calls)
         self._next_stop = 0.0
         self._stopping = False
@@ -88,33 +88,36 @@ class _Forwarded:
         except Abandoned:
             return
         except EngineUnavailable as error:
-            self.refuse(error)
+            self.send_error(error)
         except EngineCallError as error:
-            self._sender.refuse(error.what, error.code)  # the message of `bls_stream`, unchanged
+            # The message of `bls_stream`, unchanged
+            self._sender.send_error(error.what, error.code)
         except ServingError as error:
-            self.refuse(error)
+            self.send_error(error)
         except BaseException as error:  # noqa: BLE001  the client must get an answer
             log_exception("failed to forward a request", error)
-            self._sender.refuse("internal error while forwarding the request; see the server's log")
+            self._sender.send_error(
+                "internal error while forwarding the request; see the server's log"
+            )
 
-    def refuse(self, error: ServingError) -> None:
+    def send_error(self, error: ServingError) -> None:
         """Send an error to the client."""
-        self._sender.refuse(error.line, error.code)
+        self._sender.send_error(error.line, error.code)
 
     def check(self, now: float) -> None:
         """Stop the request if its client has left. Abandon the call if it is overdue."""
         due = now >= self._next_stop and not self._stopping
         if due and self._sender.is_cancelled():
-            self._next_stop = now + SECONDS_BETWEEN_STOPS
+            self._next_stop = now + STOP_INTERVAL
             self._stopping = True
-            in_background(self._stop, self._stop_later)
+            run_in_background(self._stop, self._stop_later)
         overdue = self._call_slot.check(now)
         if overdue is not None:
-            self.refuse(overdue)
+            self.send_error(overdue)
 
     def _call(self) -> Any:
         parameters = parameters_of(self._request)
-        refuse_unknown(parameters)
+        reject_unknown(parameters)
         model = self._settings.stream_model
         request = pb_utils.InferenceRequest(
             model_name=model,
@@ -127,7 +130,7 @@ class _Forwarded:
             model,
             request,
             request_id=self._id,
-            timeout=self._settings.request_timeout + SECONDS_OF_GRACE,
+            timeout=self._settings.request_timeout + GRACE_SECONDS,
             decoupled=True,
             may_be_empty=True,  # if the client requests only outputs that aren't produced
         )

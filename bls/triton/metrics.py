@@ -26,9 +26,9 @@ from tandem.bls.metrics.updates import (
     Key,
     MetricUpdates,
     key_of,
-    updates_of,
-    zero_drafts,
-    zeros,
+    sequence_updates,
+    zero_draft_updates,
+    zero_updates,
 )
 from tandem.bls.triton.background import log_exception
 from tandem.contract.metric import Metric
@@ -53,19 +53,19 @@ class Metrics:
         self._labels = {"model": model, "loop": loop}
         self._families = {metric: _family(metric) for metric in names.METRICS}
         self._metrics: dict[Key, Any] = {}
-        self._shown: dict[Key, float] = {}
+        self._published: dict[Key, float] = {}
         self._unpublished = MetricUpdates()
         self._lock = threading.Lock()
         for drafter in drafters:
-            self._unpublished.add(zeros(drafter))
+            self._unpublished.add(zero_updates(drafter))
             if DRAFTERS[drafter].looks_up:
-                self._unpublished.add(zero_drafts(PREDICTION))
+                self._unpublished.add(zero_draft_updates(PREDICTION))
         if has_pools:
-            self._unpublished.add(zero_drafts(LOOKUP_POOL))
+            self._unpublished.add(zero_draft_updates(LOOKUP_POOL))
 
     def count(self, drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> None:
         """Count an ended sequence whose request selected ``drafter``. Any thread may call this."""
-        updates = updates_of(drafter, statistics, timeline)
+        updates = sequence_updates(drafter, statistics, timeline)
         with self._lock:
             self._unpublished.add(updates)
 
@@ -106,7 +106,7 @@ class Metrics:
         }
         errors: list[Exception] = []
 
-        def changed(key: Key, change: str, value: float) -> bool:
+        def try_change(key: Key, change: str, value: float) -> bool:
             """Change a metric, and return whether that succeeded."""
             try:
                 getattr(self._metric(key), change)(value)
@@ -118,15 +118,15 @@ class Metrics:
         failed = MetricUpdates()
         for key, value in updates.counts.items():
             # Each change is a call to the server process, so 0 is published only once.
-            needed = _grows(key, value) and (value or key not in self._metrics)
-            if needed and not changed(key, "increment", value):
+            needed = _can_add(key, value) and (value or key not in self._metrics)
+            if needed and not try_change(key, "increment", value):
                 failed.counts[key] = value
         for key, value in updates.observations:
-            if _grows(key, value) and not changed(key, "observe", value):
+            if _can_add(key, value) and not try_change(key, "observe", value):
                 failed.observations.append((key, value))
         for key, value in gauges.items():
-            if self._shown.get(key) != value and changed(key, "set", value):
-                self._shown[key] = value
+            if self._published.get(key) != value and try_change(key, "set", value):
+                self._published[key] = value
         with self._lock:
             self._unpublished.add(failed)
         if errors:
@@ -136,8 +136,8 @@ class Metrics:
         if key not in self._metrics:
             name, labels = key
             more = {"buckets": list(name.buckets)} if name.buckets else {}
-            own = self._labels | dict(labels)
-            self._metrics[key] = self._families[name].Metric(labels=own, **more)
+            all_labels = self._labels | dict(labels)
+            self._metrics[key] = self._families[name].Metric(labels=all_labels, **more)
         return self._metrics[key]
 
 
@@ -160,7 +160,7 @@ class Heartbeat:
             self._next = now + HEARTBEAT_SECONDS
 
 
-def _grows(key: Key, value: float) -> bool:
+def _can_add(key: Key, value: float) -> bool:
     """Return whether a counter accepts the increment. If not, log it as a bug of Tandem."""
     if math.isfinite(value) and value >= 0:
         return True

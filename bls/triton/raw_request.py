@@ -28,7 +28,7 @@ def parameters_of(request: Any) -> str:
 
 
 def timeout_of(request: Any, parameters: str) -> int:
-    """Return the request's own timeout in microseconds; 0: none.
+    """Return the client's timeout for the request in microseconds; 0: none.
 
     Triton reads `timeout` from `infer`'s parameters. From `generate`, it passes the key on unread.
     """

@@ -1,4 +1,7 @@
-"""``bls_stream``: the entry that runs the decoding loop and returns chunks or a single answer."""
+"""``bls_stream``: the client-facing Triton model that runs the decoding loop.
+
+It returns a stream of chunks or a single answer.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reservation, blocks_of
+from tandem.bls.admission.admission import (
+    Admission,
+    DraftKvAvailability,
+    Reservation,
+    needed_kv_blocks,
+)
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
@@ -22,24 +30,24 @@ from tandem.bls.drafters.prompt_lookup import pools_of
 from tandem.bls.drafters.registry import register
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
-from tandem.bls.parsing.prompt import Prompt, check_logits, request_of
-from tandem.bls.parsing.request_parser import checked_rows, is_stop, parse
+from tandem.bls.parsing.prompt import Prompt, build_request, check_logits
+from tandem.bls.parsing.request_parser import is_stop, parse, validate_rows
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
-from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
-from tandem.bls.triton.loops.shared_capacity import index_of_loop, other_loops
+from tandem.bls.triton.loops.shared_capacity import find_other_loops, index_of_loop
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.raw_request import id_of, parameters_of, timeout_of
+from tandem.bls.triton.request_watcher import Watcher
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, returns_text_lengths
 from tandem.bls.triton.responses.sender import Deliveries, Sender
 from tandem.bls.triton.serving.request_guides import RequestGuides
-from tandem.bls.triton.serving.request_state import RequestState, ending
+from tandem.bls.triton.serving.request_state import RequestState, fail_on_error
 from tandem.bls.triton.serving.sequence_state import SequenceState
-from tandem.bls.triton.tokenizer_calls import needs_tokenizer, prefixes_of, tokenize
-from tandem.bls.triton.watcher import Watcher
+from tandem.bls.triton.tokenizer_calls import answer_prefixes, needs_tokenizer, tokenize
 from tandem.contract.forwarding import can_be_stopped, is_forwarded
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
@@ -63,8 +71,10 @@ class StreamEntry:
         settings = decode(LoopSettings, json.loads(args["model_config"]))
         self._settings = settings
         version_folder = Path(args["model_repository"], args["model_version"])
-        for own in settings.drafter_modules:
-            register(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
+        for module in settings.drafter_modules:
+            register(
+                with_settings(read_kind(version_folder / FOLDER / module.file), module.settings)
+            )
         self._clients = EngineClients(settings, version_folder)
         draft = self._clients.engines.get("draft")
         self._health = DraftEngineHealth(draft, settings.drafter_pause)
@@ -73,7 +83,7 @@ class StreamEntry:
         self._translator = _translator(settings, version_folder)
         has_pools = self._pools is not None
         self._metrics = Metrics(model, loop, settings.drafters, has_pools=has_pools)
-        self._other_loops = other_loops(args, settings.instances)
+        self._other_loops = find_other_loops(args, settings.instances)
         self._admission = Admission(
             max_running=settings.max_requests,
             max_waiting=settings.max_queue,
@@ -98,9 +108,9 @@ class StreamEntry:
         self._states: list[tuple[str, RequestState]] = []  # (id, state) of stoppable requests
         self._states_lock = threading.Lock()
         heartbeat = Heartbeat(model=model, loop=loop)
-        due = (heartbeat.beat, self._publish, self._admission.start_waiting)
-        self._watcher = Watcher(*due, watchers=settings.instances)
-        self._other_loops.open(stop=self._cancel, released=self._admission.start_waiting)
+        periodic_tasks = (heartbeat.beat, self._publish, self._admission.start_waiting)
+        self._watcher = Watcher(*periodic_tasks, watchers=settings.instances)
+        self._other_loops.open(on_stop=self._cancel, on_release=self._admission.start_waiting)
 
     def execute(self, requests: list[Any]) -> None:
         """Accept requests and return immediately. Other threads answer them."""
@@ -108,16 +118,16 @@ class StreamEntry:
             sender = Sender(
                 request,
                 decoupled=True,
-                codes_errors=is_forwarded(id_of(request)),
+                with_error_codes=is_forwarded(id_of(request)),
                 deliveries=self._deliveries,
             )
             try:
-                self._take(request, sender)
+                self._accept(request, sender)
             except ServingError as error:
-                sender.refuse(error.line, error.code)
+                sender.send_error(error.line, error.code)
             except Exception as error:  # noqa: BLE001  the client must get an answer
                 log_exception("failed to read a request", error)
-                sender.refuse("internal error while reading the request; see the server's log")
+                sender.send_error("internal error while reading the request; see the server's log")
 
     def finalize(self) -> None:
         """Stop all threads and processes that the loop started."""
@@ -125,10 +135,10 @@ class StreamEntry:
         self._other_loops.close()
         self._watcher.stop()
 
-    def _take(self, request: Any, sender: Sender) -> None:
+    def _accept(self, request: Any, sender: Sender) -> None:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         parameters = parameters_of(request)
-        rows = checked_rows(inputs, parameters, self._settings)
+        rows = validate_rows(inputs, parameters, self._settings)
         if is_stop(rows):
             self._stop(id_of(request), sender)
             return
@@ -137,8 +147,8 @@ class StreamEntry:
         options = prompts[0].request
         self._guides.check([prompt.request for prompt in prompts])
         timeout = self._settings.request_timeout
-        if own_timeout := timeout_of(request, parameters):
-            timeout = min(timeout, own_timeout / 1e6)
+        if client_timeout := timeout_of(request, parameters):
+            timeout = min(timeout, client_timeout / 1e6)
         state = RequestState(
             sender,
             ResponseBuilder(outputs, options),
@@ -149,19 +159,19 @@ class StreamEntry:
             places=self._admission.reserve(len(prompts)),
         )
         self._queue(state, prompts)
-        self._remember(id_of(request), state)
+        self._register(id_of(request), state)
         self._watcher.add(state)
 
     def _queue(self, state: RequestState, prompts: list[Prompt]) -> None:
         """Start a request. If it needs the tokenizer, wait for a permit first without blocking."""
 
         def begin(permit: Permit | None = None) -> None:
-            def give_up(error: ServingError) -> None:
+            def abort(error: ServingError) -> None:
                 if permit is not None:
-                    permit.give_back()
+                    permit.release_unused()
                 state.fail(error)
 
-            in_background(partial(self._begin, state, prompts, permit), give_up)
+            run_in_background(partial(self._prepare, state, prompts, permit), abort)
 
         try:
             if any(needs_tokenizer(prompt, state.options) for prompt in prompts):
@@ -170,18 +180,18 @@ class StreamEntry:
             else:
                 begin()
         except Exception:
-            state.places.give_back()
+            state.places.release_unused()
             raise
 
-    def _begin(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
+    def _prepare(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
         """Tokenize a request's prompts, compile its guides, and queue its sequences."""
-        with ending(state):
+        with fail_on_error(state):
             try:
                 tokens = tokenize(prompts, self._settings, state.call_slot)
-                prefixes = prefixes_of(prompts, state.options, self._settings, state.call_slot)
+                prefixes = answer_prefixes(prompts, state.options, self._settings, state.call_slot)
             finally:
                 if permit is not None:
-                    permit.end()
+                    permit.release()
             check_logits(
                 [len(t.prompt_ids) for t in tokens],
                 [p.request.max_tokens for p in prompts],
@@ -189,10 +199,10 @@ class StreamEntry:
                 self._settings,
             )
             requests = [
-                request_of(prompt, its_tokens, self._settings)
+                build_request(prompt, its_tokens, self._settings)
                 for prompt, its_tokens in zip(prompts, tokens, strict=True)
             ]
-            matchers = self._guides.matchers(requests, state.raise_failure)
+            matchers = self._guides.matchers(requests, state.raise_if_failed)
             sequences = [
                 self._sequence(state, index, *parts)
                 for index, parts in enumerate(zip(requests, matchers, prefixes, strict=True))
@@ -208,7 +218,7 @@ class StreamEntry:
         matcher: GuideMatcher | None,
         prefix: str,
     ) -> SequenceState:
-        reservation = Reservation(*blocks_of(request, self._settings))
+        reservation = Reservation(*needed_kv_blocks(request, self._settings))
         context = DrafterContext(
             self._settings,
             DraftKvAvailability(reservation, self._health),
@@ -229,7 +239,7 @@ class StreamEntry:
             clients=self._clients,
         )
 
-    def _remember(self, request_id: str, state: RequestState) -> None:
+    def _register(self, request_id: str, state: RequestState) -> None:
         """Remember a request so that a later ``stop`` can find it."""
         with self._states_lock:
             self._states = [(name, known) for name, known in self._states if not known.closed]
@@ -257,15 +267,17 @@ class StreamEntry:
             waiting=self._admission.waiting,
             kv_reserved=self._admission.kv_reserved,
             pool_tokens=self._pools.num_tokens if self._pools else 0,
-            oldest_delivery=self._deliveries.seconds,
+            oldest_delivery=self._deliveries.oldest_seconds,
             abandoned={**none_abandoned, **self._clients.calls.abandoned},
         )
 
 
 def _translator(settings: LoopSettings, folder: Path) -> Translator | None:
-    own = settings.draft_tokenizer
-    if own is None:
+    draft_tokenizer = settings.draft_tokenizer
+    if draft_tokenizer is None:
         return None
     from tandem.bls.drafters.translation import Translator  # noqa: PLC0415  its library is large
 
-    return Translator(folder / settings.tokenizer_dir, folder / own.folder, own.end_ids)
+    return Translator(
+        folder / settings.tokenizer_dir, folder / draft_tokenizer.folder, draft_tokenizer.end_ids
+    )

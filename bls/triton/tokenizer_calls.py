@@ -50,14 +50,14 @@ def tokenize(
     try:
         response = call_slot.infer(model, request, timeout=settings.target.timeout)
     except EngineCallError as error:
-        raise _refusal(error) from error
+        raise _client_error(error) from error
     return [
         tokens if prompt.input_ids is None else tokens._replace(prompt_ids=prompt.input_ids)
-        for prompt, tokens in zip(prompts, _tokens_of(response, words), strict=True)
+        for prompt, tokens in zip(prompts, _read_tokens(response, words), strict=True)
     ]
 
 
-def prefixes_of(
+def answer_prefixes(
     prompts: Sequence[Prompt], options: Options, settings: LoopSettings, call_slot: CallSlot
 ) -> list[str]:
     """Return the text to show before each answer: its prompt, or "" if prompts are excluded.
@@ -79,7 +79,7 @@ def detokenize(call: TextCall, settings: LoopSettings, call_slot: CallSlot) -> D
     model = settings.postprocessing_model
     request = _text_request(model, call)
     response = call_slot.infer(model, request, timeout=settings.target.timeout)
-    return _text_of(model, response)
+    return _read_text(model, response)
 
 
 def _tokens_request(model: str, prompts: Sequence[TokenizerInputs]) -> Any:
@@ -115,7 +115,7 @@ def _tokens_request(model: str, prompts: Sequence[TokenizerInputs]) -> Any:
     )
 
 
-def _tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]:
+def _read_tokens(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]:
     """Return the tokens in the response to ``_tokens_request``, one element per prompt."""
     outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
     lengths = outputs[preprocessing.REQUEST_INPUT_LEN].reshape(-1)
@@ -141,7 +141,7 @@ def _tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens
     ]
 
 
-def _refusal(error: EngineCallError) -> ServingError:
+def _client_error(error: EngineCallError) -> ServingError:
     """Convert a tokenizer error into an error for clients: BadRequest if it names an input."""
     name, _, rest = error.what.partition(" ")
     return BadRequest(f"input '{INPUTS[name]}' {rest}") if name in INPUTS else error
@@ -170,7 +170,7 @@ def _text_request(model: str, call: TextCall) -> Any:
     )
 
 
-def _text_of(model: str, response: Any) -> DecodedText:
+def _read_text(model: str, response: Any) -> DecodedText:
     """Return the text in the response to ``_text_request``."""
     outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
     if postprocessing.OUTPUT in outputs:

@@ -138,13 +138,13 @@ class TorchEngine:
         for sequence in self._scheduler.calls if stops else ():
             if sequence.request.request_id in stops:
                 sequence.stopped = True
-                self._finish_stopped(sequence)
+                self._finish_early(sequence)
         return not closing
 
     def _step(self) -> None:
         self._admit()
         for sequence in self._scheduler.preempted():
-            self._finish(sequence)
+            self._finish_early(sequence)
         chosen = self._scheduler.schedule()
         if not chosen:
             return
@@ -188,7 +188,7 @@ class TorchEngine:
             log.exception("sampling failed")
             self._fail(sequence, f"sampling failed: {first_line(error)}")
 
-    def _finish_stopped(self, sequence: TorchSequence) -> None:
+    def _finish_early(self, sequence: TorchSequence) -> None:
         """Send the final answer of a stopped call."""
         try:
             self._scheduler.remove(sequence, keep=True)

@@ -17,8 +17,8 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tandem.contract import entry as tensors
-from tandem.contract.errors import class_of, decoded
-from tandem.contract.forwarding import fresh_forwarded
+from tandem.contract.errors import split_class, split_code
+from tandem.contract.forwarding import new_forwarded_id
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import (
     LOG,
@@ -214,8 +214,8 @@ class Triton:
 
         An error with neither a class nor a code comes from Triton itself or is unexpected.
         """
-        code, rest = decoded(_line(line))
-        error_class, message = class_of(rest)
+        code, rest = split_code(_line(line))
+        error_class, message = split_class(rest)
         if error_class is not None:
             return ApiError(STATUS_OF_CLASS[error_class], message, code=error_class)
         if code is None and not await self.ready():
@@ -245,7 +245,7 @@ def _stop_request(model: str) -> dict[str, Any]:
     """
     return {
         "model_name": model,
-        "request_id": fresh_forwarded(),
+        "request_id": new_forwarded_id(),
         "inputs": [_tensor(tensors.STOP, True)],
     }
 

@@ -13,7 +13,7 @@ from scripted import (
     with_engines,
 )
 
-from tandem.bls.chunk_size import FIXED_CHUNK, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
+from tandem.bls.chunk_size import FIXED_CHUNK, MAX_CHUNK_TOKENS, WHOLE_ANSWER, ChunkSize
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
@@ -59,7 +59,7 @@ def test_an_empty_chunk_does_not_change_the_chunk_size():
 
 
 def test_chunks_are_large_if_the_answer_is_not_streamed():
-    assert pieces(ChunkSize(steady=False), 1.0) == [MOST_TOKENS] * 8
+    assert pieces(ChunkSize(steady=False), 1.0) == [MAX_CHUNK_TOKENS] * 8
     assert pieces(ChunkSize(steady=False, in_engine=True), 1.0) == [WHOLE_ANSWER] * 8
 
 
@@ -123,7 +123,7 @@ def test_streaming_does_not_cause_extra_drafts_while_drafting_is_paused():
     (_, streamed), (plain, whole) = (play_auto(stream=stream) for stream in (True, False))
     assert streamed < 40  # of more than 400 rounds
     assert streamed <= whole + 8
-    assert max(tokens for tokens, _ in plain) == MOST_TOKENS
+    assert max(tokens for tokens, _ in plain) == MAX_CHUNK_TOKENS
 
 
 def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_chunk_size():

@@ -9,7 +9,7 @@ from tandem.bls.errors import (
     EngineUnavailable,
     Overloaded,
 )
-from tandem.contract.errors import class_of
+from tandem.contract.errors import split_class
 
 
 def test_error_lines_begin_with_their_error_class():
@@ -26,7 +26,7 @@ def test_error_lines_begin_with_their_error_class():
         "the request was cancelled": Cancelled(),
     }
     assert [error.line for error in lines.values()] == list(lines)
-    assert [class_of(line)[0] for line in lines] == [
+    assert [split_class(line)[0] for line in lines] == [
         *("overloaded", "deadline_exceeded", "model_timeout"),
         *("model_unavailable", "model_unavailable", None, None, None),
     ]

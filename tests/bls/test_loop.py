@@ -31,13 +31,13 @@ from tandem.bls.effects import EngineAnswer
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Sampling
 from tandem.bls.text.detokenizer import detokenize_stream
-from tandem.bls.text.token_details import joined
+from tandem.bls.text.token_details import join_details
 from tandem.contract.entry import KINDS
 
 requests = requests_of(
     request_of,
     drafters=["draft_model", "prompt_lookup", "hybrid", "none"],
-    most_min_tokens=12,
+    max_min_tokens=12,
 )
 verified = st.sampled_from([10**9, 0, 1, 3])
 scripts = st.lists(st.sampled_from([True, True, False, None]), min_size=1, max_size=9).map(tuple)
@@ -87,7 +87,7 @@ def output_is_the_targets_own(request, language, script, settings_, trouble):
 
 def details_of(chunks):
     """Return the rounds and the kinds of all tokens."""
-    details = joined([chunk.details for chunk in chunks])
+    details = join_details([chunk.details for chunk in chunks])
     return details.rounds.tolist(), [KINDS[kind] for kind in details.kinds]
 
 
@@ -97,7 +97,7 @@ def test_each_token_reports_its_round_and_kind(request, language, script):
     chunks = play(decoding, Target(language, request.end_ids), Draft(language, script))
     tokens, *_ = expected(request, language)
     rounds, kinds = details_of(chunks)
-    lengths = joined([chunk.details for chunk in chunks]).text_lengths
+    lengths = join_details([chunk.details for chunk in chunks]).text_lengths
     assert len(rounds) == len(kinds) == len(lengths) == len(tokens)
     assert lengths.tolist() == [len(text_of([token])) for token in tokens]
     assert sorted(set(rounds)) == list(range(1, len(set(rounds)) + 1))
@@ -105,9 +105,9 @@ def test_each_token_reports_its_round_and_kind(request, language, script):
     figures = decoding.statistics
     assert kinds.count("accepted") <= figures.num_accepted_draft_tokens
     for number in set(rounds):
-        of_round = [kind for at, kind in zip(rounds, kinds, strict=True) if at == number]
-        assert set(of_round[:-1]) <= {"accepted"}
-        assert "plain" not in of_round or of_round == ["plain"]
+        round_details = [kind for at, kind in zip(rounds, kinds, strict=True) if at == number]
+        assert set(round_details[:-1]) <= {"accepted"}
+        assert "plain" not in round_details or round_details == ["plain"]
 
 
 def test_token_kinds_are_accepted_correction_bonus_and_plain():

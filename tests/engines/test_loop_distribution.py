@@ -15,7 +15,7 @@ from scale import first_of
 from words import VOCAB, Draft, Target, exact, speak
 
 from tandem.bls.effects import EngineAnswer
-from tandem.bls.exactness.seeds import derived_seed
+from tandem.bls.exactness.seeds import derive_seed
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.torch import verification
 from tandem.engines.torch.sampling import TorchSampler
@@ -57,7 +57,7 @@ class AcceptsByTheProposalsNoise(TorchSampler):
     """Reuse the draft token's random number for its acceptance, which is wrong."""
 
     def proposal(self, drafts, first):
-        seed, u = derived_seed(self.seed, "propose"), []
+        seed, u = derive_seed(self.seed, "propose"), []
         for i, token in enumerate(drafts):
             noise = exponentials(seed, first + i, Purpose.SAMPLE, VOCAB)
             u.append(1 - float(np.exp(-noise[token])))

@@ -14,7 +14,7 @@ import triton_python_backend_utils as stand_in
 from emulated import settings
 from triton_python_backend_utils import Request, ResponseSender, TritonError
 
-from tandem.contract.errors import decoded
+from tandem.contract.errors import split_code
 from tandem.contract.model_parameters import encode
 from tandem.engines.errors import ResponseError
 from tandem.engines.request import EngineResponse
@@ -111,7 +111,7 @@ def all_fit_but(number):
 
 
 def error_of(response):
-    _, line = decoded(response.error().message())  # the message starts with the code
+    _, line = split_code(response.error().message())  # the message starts with the code
     return line, response.error().code()
 
 

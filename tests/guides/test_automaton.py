@@ -7,9 +7,9 @@ from small_guides import END, compiler, encoded
 
 from tandem.contract.guide import Guide
 from tandem.guides.automaton import GuideAutomaton
-from tandem.guides.grammar import grammar_of
+from tandem.guides.grammar import make_grammar
 from tandem.guides.matcher import GuideMatcher
-from tandem.guides.worker import Tried
+from tandem.guides.worker import ValidGuide
 
 GUIDE = Guide("lark_grammar", 'start: "fox" (" a" | " b")+ " jumps."')
 # Library calls that are fast enough without the lock.
@@ -54,19 +54,19 @@ class Executor:
 
 
 def automaton(kind=GuideAutomaton):
-    made = compiler()._compile(Tried(grammar_of(GUIDE), 1000))
-    return kind(made._compiled, made.tried)
+    made = compiler()._compile(ValidGuide(make_grammar(GUIDE), 1000))
+    return kind(made._compiled, made.valid_guide)
 
 
 def test_every_slow_library_call_locks_the_automaton():
     made = automaton(Recording)
     it = GuideMatcher(made, lambda _: made, Executor(), compiler()._tokenizer, [END])
     it.walk([])
-    it.forced(1)
+    it.peek_forced(1)
     assert it.take_forced(9) == encoded("fox")
     for tokens in (encoded(" a"), encoded(" b"), encoded(" jumps.")):
         it.walk([*tokens, END])
-        it.forced(2)
+        it.peek_forced(2)
         it.advance(tokens)
     assert it.complete
     assert not made.unkept
@@ -83,7 +83,7 @@ def test_waiting_for_an_automaton_does_not_block_other_threads():
         it.walk([])
         done.set()
 
-    with made.at_work():
+    with made.lock_and_time():
         waiting = threading.Thread(target=wait)
         waiting.start()
         waits.wait()
@@ -99,7 +99,7 @@ def test_waiting_for_an_automaton_does_not_block_other_threads():
 
 @pytest.mark.parametrize("text", ['start: "fox jumps over" ("." | "!")', "start: /[a-z]+/"])
 def test_the_probe_for_a_full_automaton_never_sees_forced_text(text):
-    made = compiler()._compile(Tried(text, 1000))
+    made = compiler()._compile(ValidGuide(text, 1000))
     for _ in range(30):
         assert not made.error()
     assert not made._probe_is_forced

@@ -51,7 +51,7 @@ def test_end_ids_that_conflict_with_a_guide_affect_only_their_request(fresh, com
     for _ in range(2):
         with pytest.raises(GuideError, match="it conflicts with the request's end ids"):
             fresh.matcher(guide, [first])
-        assert fresh.matcher(guide, [END]).forced(1) == [first]
+        assert fresh.matcher(guide, [END]).peek_forced(1) == [first]
     assert len(compiled) == 1
 
 
@@ -72,7 +72,7 @@ def sized(fresh, monkeypatch):
 
 
 def test_the_cache_drops_the_largest_then_the_oldest_guide(fresh, sized, monkeypatch):
-    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", 4500)
+    monkeypatch.setattr("tandem.guides.compiler.MAX_CACHE_BYTES", 4500)
     guides = [Guide("regex", f"[a-z]*{n}") for n in range(6)]
     for guide in guides[:4]:
         fresh.matcher(guide, [END])
@@ -100,7 +100,7 @@ def test_a_rejected_guide_is_not_compiled_again(fresh, monkeypatch):
 
 
 def test_the_number_of_cached_rejections_is_limited(fresh, monkeypatch):
-    monkeypatch.setattr("tandem.guides.compiler.KEPT_REFUSALS", 2)
+    monkeypatch.setattr("tandem.guides.compiler.MAX_CACHED_REFUSALS", 2)
     refused = [Guide("json_schema", f'{{"not": {{"const": {n}}}}}') for n in range(3)]
     for guide in refused:
         with pytest.raises(GuideError):
@@ -166,7 +166,7 @@ def seen(matcher, tokens):
     said = []
     for token in tokens:
         rows = matcher.walk([token]).masks.tobytes()
-        said.append((rows, matcher.forced(5), matcher.advance([token]), matcher.complete))
+        said.append((rows, matcher.peek_forced(5), matcher.advance([token]), matcher.complete))
     return said
 
 
@@ -185,7 +185,7 @@ def test_an_answer_with_a_full_automaton_is_correct_or_fails(fresh):
     for limit in range(36, 66, 2):
         fresh._limits = LLParserLimits(max_lexer_states=limit)
         fresh._refusals.clear()
-        fresh._kept.clear()
+        fresh._automata.clear()
         try:
             said = seen(fresh.matcher(LOOPS, [END]), answer)
         except GuideError as error:
@@ -199,7 +199,7 @@ def test_an_answer_with_a_full_automaton_is_correct_or_fails(fresh):
 def test_an_answer_continues_after_other_answers_filled_its_automaton(fresh):
     answer = letters(1)
     expected = seen(fresh.matcher(MANY_STATES, [END]), answer)
-    fresh._kept.clear()
+    fresh._automata.clear()
     fresh._limits = LLParserLimits(max_lexer_states=120)
     it, got = fresh.matcher(MANY_STATES, [END]), []
     for at in range(len(answer)):
@@ -228,7 +228,7 @@ def fill(automaton, start=()):
 
 
 def test_the_number_of_cached_guides_is_limited(fresh, monkeypatch):
-    monkeypatch.setattr("tandem.guides.compiler.KEPT_GUIDES", 3)
+    monkeypatch.setattr("tandem.guides.compiler.MAX_CACHED_GUIDES", 3)
     for n in range(4):
         fresh.matcher(Guide("regex", str(n)), [END])
     assert [fresh.has(Guide("regex", str(n))) for n in range(4)] == [False, True, True, True]

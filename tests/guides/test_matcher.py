@@ -12,7 +12,7 @@ from tandem.contract.guide import Guide
 from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.matcher import GuideMatcher
-from tandem.guides.worker import Tried
+from tandem.guides.worker import ValidGuide
 
 GRAMMAR = 'start: "fox" (" a" | " b")+ "."'
 EVERYTHING = -(-vocab_size() // 32) * 32  # number of bits in a mask
@@ -45,7 +45,7 @@ NAMES = ["</s>", "a<unk> fox", "<s></s></s>b"]
 @pytest.mark.parametrize("kind", ["choice", "lark_grammar"])
 def test_text_that_looks_like_a_special_token_stays_text(kind, text):
     one = matcher(kind, json.dumps([text]) if kind == "choice" else f'start: "{text}"')
-    forced = one.forced(99)
+    forced = one.peek_forced(99)
     assert decoded(forced) == text
     assert not set(range(len(SPECIAL))) & set(forced)
     walk = one.walk(forced)
@@ -58,7 +58,7 @@ def test_text_that_looks_like_a_special_token_stays_text(kind, text):
 
 def test_a_grammar_can_still_name_special_tokens():
     one = matcher("lark_grammar", 'start: <unk> "fox"')
-    assert one.forced(9) == [SPECIAL.index("<unk>"), *encoded("fox")]
+    assert one.peek_forced(9) == [SPECIAL.index("<unk>"), *encoded("fox")]
 
 
 def test_tokens_are_legal_up_to_the_first_illegal_one():
@@ -70,7 +70,7 @@ def test_tokens_are_legal_up_to_the_first_illegal_one():
 
 def test_forced_text_allows_only_one_tokenization():
     it = matcher("lark_grammar", 'start: "fox jumps"')
-    whole = it.forced(9)
+    whole = it.peek_forced(9)
     assert whole == encoded("fox jumps")
     assert allowed(it.walk([]).masks[0]) == whole[:1]
     assert it.walk(encoded("f")).num_legal == 0
@@ -119,7 +119,7 @@ def test_an_answer_is_complete_if_no_more_text_is_allowed():
     assert not it.complete
     it.advance(encoded("."))
     assert it.complete
-    assert it.forced(9) == []
+    assert it.peek_forced(9) == []
 
 
 def test_tokens_after_a_complete_answer_are_not_consumed():
@@ -142,21 +142,22 @@ LITERALS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 
 
 @given(LITERALS, st.integers(0, 30))
-def test_forced_tokens_are_the_only_legal_ones(text, most):
+def test_forced_tokens_are_the_only_legal_ones(text, limit):
     guide = Guide("choice", json.dumps([text]))
     it = compiler().matcher(guide, [END])
-    forced = it.forced(most)
-    assert forced == compiler().matcher(guide, [END]).take_forced(most)
+    forced = it.peek_forced(limit)
+    assert forced == compiler().matcher(guide, [END]).take_forced(limit)
     for token in forced:
         assert allowed(it.walk([]).masks[0]) == [token]
         it.advance([token])
-    assert len(forced) == most or it.complete
+    assert len(forced) == limit or it.complete
     assert compiler()._tokenizer.decode_bytes(forced) == text.encode() or not it.complete
 
 
 def test_a_long_run_of_forced_tokens_is_taken_in_steps(monkeypatch):
     text = "fox jumps " * 40
-    guide, whole = ("choice", json.dumps([text])), matcher("choice", json.dumps([text])).forced(999)
+    guide = ("choice", json.dumps([text]))
+    whole = matcher(*guide).peek_forced(999)
     monkeypatch.setattr("tandem.guides.matcher.LONG_RUN", len(whole) // 2)
     it = matcher(*guide)
     taken = [it.take_forced(999) for _ in range(6)]
@@ -182,9 +183,10 @@ def test_grammar_attributes_that_prevent_looking_ahead_are_rejected(attribute, b
 
 
 def test_forced_tokens_stop_before_an_end_id():
-    tokens = matcher("lark_grammar", 'start: "fox jumps"').forced(9)
+    tokens = matcher("lark_grammar", 'start: "fox jumps"').peek_forced(9)
     assert len(tokens) > 1
-    assert matcher("lark_grammar", 'start: "fox jumps"', ends=tokens[1:2]).forced(9) == tokens[:1]
+    ended = matcher("lark_grammar", 'start: "fox jumps"', ends=tokens[1:2])
+    assert ended.peek_forced(9) == tokens[:1]
 
 
 def test_errors_do_not_quote_the_answer():
@@ -199,7 +201,7 @@ def test_errors_do_not_quote_the_answer():
                 "try_consume_tokens": 0,
             }.get(name)
 
-    failed = GuideAutomaton(Failed(), Tried("", 0))
+    failed = GuideAutomaton(Failed(), ValidGuide("", 0))
     it = GuideMatcher(failed, lambda _: failed, None, compiler()._tokenizer, [END])
     with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
         it.walk([])

@@ -90,7 +90,7 @@ def compiling(worker, monkeypatch):
 def test_a_guide_that_crashes_its_process_is_rejected(name):
     with pytest.raises(GuideError, match="too deep or too large to compile"):
         matcher(*CRASHING[name])
-    assert matcher("regex", name).forced(1)
+    assert matcher("regex", name).peek_forced(1)
 
 
 @pytest.mark.parametrize("name", ENDLESS)
@@ -151,7 +151,7 @@ def test_a_guide_for_an_ended_request_is_not_compiled(fresh):
 
 def test_a_large_guide_is_compiled_in_a_second_attempt(fresh):
     fresh._workers[0].cpu_seconds = 0.01
-    assert fresh.matcher(Guide(*large(1)), [END]).forced(1)
+    assert fresh.matcher(Guide(*large(1)), [END]).peek_forced(1)
 
 
 def test_guides_are_compiled_after_a_worker_was_killed(worker):
@@ -250,7 +250,7 @@ from tandem.contract.guide import Guide
 def resident():
     return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) / 1024
 
-module.KEPT_BYTES = 10 * 2**20
+module.MAX_CACHE_BYTES = 10 * 2**20
 compiler = module.GuideCompiler(Path(sys.argv[1]), int(sys.argv[2]), [2])
 compiler.matcher(Guide("regex", "a"), [2])
 before = resident()

@@ -79,14 +79,16 @@ def test_keep_all_and_use_oldest_choose_the_copy(row, ngram, limit, keep_all, us
 
 
 @given(repeated, st.integers(1, 6), st.integers(0, 9), st.booleans(), st.booleans())
-def test_matching_tokens_beyond_the_ngram_are_counted(row, ngram, most, keep_all, use_oldest):
+def test_matching_tokens_beyond_the_ngram_are_counted(
+    row, ngram, max_matching, keep_all, use_oldest
+):
     options = {"ngram": ngram, "keep_all": keep_all, "use_oldest": use_oldest}
     match = found(row, len(row), **options)
-    counted = found(row, len(row), most_matching=most, **options)
+    counted = found(row, len(row), max_matching=max_matching, **options)
     if match is None:
         assert counted is None
         return
     assert counted.tokens == match.tokens
     start = len(row) - len(match.tokens)
     sizes = [n for n in range(1, start + 1) if row[start - n : start] == row[-n:]]
-    assert counted.ngram_size == max(match.ngram_size, min(most, max(sizes)))
+    assert counted.ngram_size == max(match.ngram_size, min(max_matching, max(sizes)))

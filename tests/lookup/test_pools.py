@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tandem.lookup import pools as module
 from tandem.lookup.pools import (
-    LEAST_COUNTED,
-    LEAST_MATCH,
-    LONGEST_MATCH,
-    MOST_MOVED,
-    MOST_OCCURRENCES,
-    MOST_TOKENS,
-    MOVE,
+    MAX_MATCH,
+    MAX_OCCURRENCES,
+    MAX_REQUEUED_TOKENS,
+    MAX_TOKENS,
+    MIN_ANSWER_TOKENS,
+    MIN_MATCH,
+    REQUEUE_COST,
     LookupPools,
 )
 
@@ -39,7 +39,7 @@ def test_a_pool_is_found_only_by_its_exact_name():
 
 
 def test_the_number_of_compared_occurrences_is_limited():
-    newer = [[100 + at, 1, 2, 3, 4] for at in range(MOST_OCCURRENCES - 1)]
+    newer = [[100 + at, 1, 2, 3, 4] for at in range(MAX_OCCURRENCES - 1)]
     assert pools_of([9, 1, 2, 3, 50], *newer).lookup("ours", [9, 1, 2, 3], 1) == ([50], 4)
     newer.append([99, 1, 2, 3, 4])
     assert pools_of([9, 1, 2, 3, 50], *newer).lookup("ours", [9, 1, 2, 3], 1) == ([4], 3)
@@ -68,7 +68,7 @@ def test_a_pool_name_can_be_any_text():
         assert pools.lookup(name, [1, 2, 3], 1) == ([at], 3)
 
 
-@pytest.mark.parametrize("max_tokens", [0, -1, MOST_TOKENS + 1])
+@pytest.mark.parametrize("max_tokens", [0, -1, MAX_TOKENS + 1])
 def test_an_invalid_size_limit_is_rejected(max_tokens):
     with pytest.raises(ValueError, match=rf"must be between 1 and .*; got {max_tokens}$"):
         LookupPools(max_tokens)
@@ -96,19 +96,19 @@ class Model:
 
     @property
     def num_tokens(self):
-        return sum(max(len(answer), LEAST_COUNTED) for _, answer, _ in self.line)
+        return sum(max(len(answer), MIN_ANSWER_TOKENS) for _, answer, _ in self.line)
 
     def has(self, name):
         return name in {other for other, _, _ in self.line}
 
     def add(self, name, answer):
-        size = max(len(answer), LEAST_COUNTED)
-        if len(answer) <= LEAST_MATCH or size > self.max_tokens:
+        size = max(len(answer), MIN_ANSWER_TOKENS)
+        if len(answer) <= MIN_MATCH or size > self.max_tokens:
             return
-        left = MOST_MOVED
+        left = MAX_REQUEUED_TOKENS
         while self.num_tokens + size > self.max_tokens:
             theirs, oldest, joined = self.line.pop(0)
-            cost = MOVE + len(oldest)
+            cost = REQUEUE_COST + len(oldest)
             if theirs != name and self.last_use[theirs] > joined and cost <= left:
                 left -= cost
                 self.line.append((theirs, oldest, self.uses))
@@ -121,11 +121,11 @@ class Model:
 
     def best(self, name, tail, limit):
         """Return the longest match; among equally long matches, the newest."""
-        best = (None, LEAST_MATCH - 1)
+        best = (None, MIN_MATCH - 1)
         for answer in [answer for theirs, answer, _ in reversed(self.line) if theirs == name]:
-            for end in range(len(answer) - 1, LEAST_MATCH - 1, -1):
-                most = min(end, len(tail), LONGEST_MATCH)
-                sizes = [n for n in range(1, most + 1) if answer[end - n : end] == tail[-n:]]
+            for end in range(len(answer) - 1, MIN_MATCH - 1, -1):
+                longest = min(end, len(tail), MAX_MATCH)
+                sizes = [n for n in range(1, longest + 1) if answer[end - n : end] == tail[-n:]]
                 if sizes and max(sizes) > best[1]:
                     best = (answer[end : end + limit], max(sizes))
         return None if best[0] is None else best
@@ -148,7 +148,7 @@ def made(max_tokens, crowded):
 @given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, operations, limit):
     pools, model = made(max_tokens, crowded), Model(max_tokens)
-    with patch.object(module, "MOST_OCCURRENCES", 10**6):
+    with patch.object(module, "MAX_OCCURRENCES", 10**6):
         for what, name, tokens in operations:
             if what == "join":
                 pools.add(name, tokens)
@@ -156,7 +156,7 @@ def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, op
             else:
                 found = pools.lookup(name, tokens, limit)
                 assert found == model.best(name, tokens, limit)
-                if len(tokens) >= LEAST_MATCH and model.has(name):
+                if len(tokens) >= MIN_MATCH and model.has(name):
                     model.use(name)
             assert pools.num_tokens == model.num_tokens <= max_tokens
             held = [(answer.pool, list(answer.tokens)) for answer in pools._answers.values()]
@@ -174,7 +174,7 @@ def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, 
             joined[name].append(tokens)
         elif match := pools.lookup(name, tokens, limit):
             size = match.ngram_size
-            assert LEAST_MATCH <= size <= min(len(tokens), LONGEST_MATCH)
+            assert MIN_MATCH <= size <= min(len(tokens), MAX_MATCH)
             assert 1 <= len(match.tokens) <= limit
             assert any(
                 answer[end - size : end] == tokens[-size:]
@@ -186,8 +186,8 @@ def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_an_answer_too_long_to_move_is_dropped(more):
-    long = range(MOST_MOVED - MOVE + more)
-    pools = pools_of(long, max_tokens=len(long) + LEAST_COUNTED)
+    long = range(MAX_REQUEUED_TOKENS - REQUEUE_COST + more)
+    pools = pools_of(long, max_tokens=len(long) + MIN_ANSWER_TOKENS)
     pools.add("theirs", ANSWER)
     assert pools.lookup("ours", [0, 1, 2], 1)
     pools.add("others", ANSWER)
@@ -205,12 +205,12 @@ def test_memory_of_pools_is_limited(length, names):
     tracemalloc.start()
     try:
         pools = LookupPools(max_tokens)
-        for at in range(3 * max_tokens // max(length, LEAST_COUNTED)):
+        for at in range(3 * max_tokens // max(length, MIN_ANSWER_TOKENS)):
             pools.add(f"{at % names} " + "\U0001f600" * 63, tokens + at * 1000)
         size, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert pools.num_tokens > max_tokens - max(length, LEAST_COUNTED)
+    assert pools.num_tokens > max_tokens - max(length, MIN_ANSWER_TOKENS)
     assert size <= BYTES_A_TOKEN * max_tokens
     assert peak <= BYTES_A_TOKEN * max_tokens + 200 * length  # while an answer joins
 
@@ -232,4 +232,4 @@ def test_lookup_time_does_not_depend_on_the_pool_size(num_answers):
     pools = pools_of(*[[7] * 40] * num_answers)
     Touches.count = 0
     assert pools.lookup("ours", [Touches(7)] * 40, 4)
-    assert Touches.count <= MOST_OCCURRENCES * LONGEST_MATCH
+    assert Touches.count <= MAX_OCCURRENCES * MAX_MATCH

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizer_kinds import KINDS, byte_fallback, byte_level, metaspace
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from tandem.postprocessing.detokenizer import _byte_letters, chunk, make_detokenizer
+from tandem.postprocessing.detokenizer import _byte_letters, decode_chunk, make_detokenizer
 from tandem.preprocessing.errors import TokenizerError
 
 # Starts, middles and ends of characters, the three bytes of U+FFFD, and invalid bytes
@@ -25,12 +25,12 @@ def stream(detokenizer, rounds):
     ids, chunks, start, shown = [], [], 0, 0
     for new in rounds:
         ids += new
-        text = chunk(detokenizer, ids[start:], shown - start)
+        text = decode_chunk(detokenizer, ids[start:], shown - start)
         if text:
             start = shown
         shown = len(ids)
         chunks.append(text)
-    whole, sent = detokenizer.whole(ids), "".join(chunks)
+    whole, sent = detokenizer.decode_all(ids), "".join(chunks)
     assert whole.startswith(sent)
     return [*chunks, whole[len(sent) :]]
 
@@ -150,8 +150,8 @@ def test_a_visible_special_token_ends_a_sequence_of_byte_tokens():
         *fallback_ids(0xFF),
         byte_fallback().token_to_id("</s>"),
     ]
-    assert detokenizer_of("byte_fallback", skip=False).complete(ids).endswith("</s>")
-    assert detokenizer_of("byte_fallback", skip=True).complete(ids) == "o"
+    assert detokenizer_of("byte_fallback", skip=False).decode_complete(ids).endswith("</s>")
+    assert detokenizer_of("byte_fallback", skip=True).decode_complete(ids) == "o"
 
 
 @pytest.mark.parametrize("make", [byte_fallback, metaspace])
@@ -166,11 +166,11 @@ def test_each_chunk_decodes_at_most_two_rounds_of_ids():
     ids, windows = byte_level().encode("The quick brown fox jumps over the lazy dog.").ids, []
 
     class Recorder:
-        whole = detokenizer_of("byte_level").whole
+        decode_all = detokenizer_of("byte_level").decode_all
 
-        def complete(self, window):
+        def decode_complete(self, window):
             windows.append(len(window))
-            return detokenizer_of("byte_level").complete(window)
+            return detokenizer_of("byte_level").decode_complete(window)
 
     stream(Recorder(), [ids[i : i + 2] for i in range(0, len(ids), 2)])
     assert max(windows) == 4
@@ -187,4 +187,4 @@ def test_a_byte_level_decoder_inside_a_sequence_is_supported():
     tokenizer = Tokenizer.from_str(byte_level().to_str())
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()])
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
-    assert detokenizer.complete(byte_ids(0x41, 0xE2)) == "A"
+    assert detokenizer.decode_complete(byte_ids(0x41, 0xE2)) == "A"

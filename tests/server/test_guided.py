@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry
 from tandem.contract.guide import Guide
-from tandem.guides.grammar import grammar_of
+from tandem.guides.grammar import make_grammar
 
 REFUSED_GUIDES = "tandem_guides_refused_total"
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "hybrid")
@@ -176,7 +176,7 @@ def test_greedy_guided_output_equals_masked_hugging_face_with_every_drafter(
         for drafter in DRAFTERS
     ]
     for number, by_drafter in enumerate(zip(*outputs, strict=True)):
-        grammar = grammar_of(Guide(*SCHEMAS[number]))
+        grammar = make_grammar(Guide(*SCHEMAS[number]))
         ids = tokenizer.encode(prompt_of(number)).ids
         with torch.inference_mode():
             row = hugging_face.generate(

@@ -29,7 +29,7 @@ from live_triton import eventually
 from metrics import total
 from scale import first_of
 from tritonclient.grpc import InferenceServerClient, InferRequestedOutput
-from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
+from wire import NO_ANSWER, Post, Rpc, Wire, message, shorten
 
 from .conftest import emulated_zero, serving
 
@@ -81,7 +81,7 @@ class Judge:
             # Report one fault per kind.
             kind = f"{wrong}: {re.sub(r'[0-9]+', 'n', reply.line)[:60]!r}"
             self.faults.setdefault(
-                kind, f"{wrong}: {reply.code} {shortened(repr(reply.line), 300)} for {request}"
+                kind, f"{wrong}: {reply.code} {shorten(repr(reply.line), 300)} for {request}"
             )
 
     def _wrongs(self, reply) -> Iterator[str]:

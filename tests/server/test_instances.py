@@ -15,7 +15,7 @@ from metrics import Change, scrape, total
 from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry as tensors
-from tandem.contract.forwarding import fresh_forwarded
+from tandem.contract.forwarding import new_forwarded_id
 from tandem.tools.errors import TandemError
 from tandem.tools.triton.supervisor import process_names
 
@@ -57,7 +57,7 @@ def test_a_request_from_before_a_reload_can_still_be_stopped(server):
     This test must run first. After 64 concurrent requests, Triton 2.51 never ends unloaded loops.
     """
     for _ in range(2):
-        request_id = fresh_forwarded()
+        request_id = new_forwarded_id()
         with call(server, request_id, *entries.inputs("x", **endless())) as answers:
             next(answers)
             with client.InferenceServerClient(server.grpc_url) as connection:
@@ -86,7 +86,7 @@ def test_both_loops_serve_and_their_counters_add_up(server):
 
 def test_one_stop_ends_all_requests_with_its_id_in_both_loops(server):
     for _ in range(3):
-        request_id = fresh_forwarded()
+        request_id = new_forwarded_id()
         sent = entries.inputs("x", **endless())
         with call(server, request_id, *sent) as one, call(server, request_id, *sent) as other:
             next(one)

@@ -16,7 +16,7 @@ def request_of(**changes) -> Request:
     return scripted.request_of(**{"max_tokens": 40, "draft_ahead": True, **changes})
 
 
-requests = requests_of(request_of, drafters=["draft_model", "hybrid"], most_min_tokens=20)
+requests = requests_of(request_of, drafters=["draft_model", "hybrid"], max_min_tokens=20)
 fates = st.lists(
     st.sampled_from(["in time", "in time", "in time", "late", "failed", "refused"]),
     min_size=1,

@@ -8,7 +8,7 @@ import scripted
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.parsing.request_parser import checked_rows, parse
+from tandem.bls.parsing.request_parser import parse, validate_rows
 from tandem.contract import entry
 
 SETTINGS = replace(
@@ -49,7 +49,7 @@ def array(tensor, rows):
 
 def prompts_of(inputs, parameters="", settings=SETTINGS):
     """Parse a request. inputs: arrays by name."""
-    return parse(checked_rows(inputs, parameters, settings), settings)
+    return parse(validate_rows(inputs, parameters, settings), settings)
 
 
 def prompt(*, settings=SETTINGS, parameters="", **values):

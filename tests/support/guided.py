@@ -14,7 +14,7 @@ from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import EngineAnswer, EngineCall
 from tandem.bls.errors import EngineCallError
-from tandem.bls.guided.guidance import method_of
+from tandem.bls.guided.guidance import guide_method
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 
@@ -125,7 +125,7 @@ def expected(request, settings, rows: Rows) -> tuple[list[int], str]:
         matcher(request.guide.kind, request.guide.text, request.end_ids),
     )
     new: list[int] = []
-    assert method_of(request, settings)
+    assert guide_method(request, settings)
     while len(new) < request.max_tokens and not guide.complete:
         context = [*request.prompt_ids.tolist(), *new]
         below_min = len(new) < request.min_tokens

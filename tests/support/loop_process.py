@@ -11,18 +11,18 @@ def say(*words):
 
 
 def publish(loop, *numbers):
-    with loop.exclusively():
+    with loop.exclusive_lock():
         loop.publish(LoopUsage(*map(int, numbers)))
     say("published")
 
 
 def usage(loop):
-    with loop.exclusively():
+    with loop.exclusive_lock():
         say("usage", *loop.usage())
 
 
 def hold(loop):
-    with loop.exclusively():
+    with loop.exclusive_lock():
         say("held")
         loop.publish(LoopUsage(*map(int, next(sys.stdin).split())))
     say("released")
@@ -47,7 +47,9 @@ VERBS = {verb.__name__: verb for verb in (publish, usage, hold, stop, notify, cl
 
 def main():
     loop = SharedCapacity(sys.argv[1])
-    loop.open(stop=lambda request_id: say("stop", request_id), released=lambda: say("notified"))
+    loop.open(
+        on_stop=lambda request_id: say("stop", request_id), on_release=lambda: say("notified")
+    )
     say("ready")
     for line in sys.stdin:
         verb, *words = line.split()

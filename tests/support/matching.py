@@ -10,7 +10,7 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
 from tandem.contract.guide import Guide
-from tandem.guides.grammar import grammar_of
+from tandem.guides.grammar import make_grammar
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer" / "tokenizer.json"
 END = 0  # <|endoftext|>
@@ -38,7 +38,7 @@ class Matcher:
 
     def __init__(self, tokenizer: Tokenizer, grammar: str) -> None:
         self._tokenizer = tokenizer
-        read = grammar_of(Guide("lark_grammar", grammar))
+        read = make_grammar(Guide("lark_grammar", grammar))
         self._matcher = LLMatcher(_vocabulary(tokenizer.to_str()), read)
         assert not self._matcher.is_error(), self._matcher.get_error() + grammar
 

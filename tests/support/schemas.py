@@ -134,14 +134,14 @@ class _Maker:
         return made
 
     def _array(self, depth: int) -> Schema:
-        least = self._rng.randint(0, 2)
+        min_items = self._rng.randint(0, 2)
         made: Schema = {"type": "array", "items": self._value(depth + 1)}
         if self._chance(0.15):
             made = {"type": "array", "prefixItems": [self._value(depth + 1), made["items"]]}
             made["items"] = False if self._chance(0.5) else self._value(DEEPEST)
         if self._chance(0.5):
-            made["minItems"] = least
-        return {**made, "maxItems": least + self._rng.randint(1, 3)}
+            made["minItems"] = min_items
+        return {**made, "maxItems": min_items + self._rng.randint(1, 3)}
 
     def _any_of(self, depth: int) -> Schema:
         return {"anyOf": [self._value(depth + 1) for _ in range(self._rng.randint(2, 3))]}

@@ -29,7 +29,7 @@ from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.text.detokenizer import detokenize_stream
 from tandem.contract.capabilities import Capabilities
 from tandem.engines.capabilities import TORCH
-from tandem.postprocessing.detokenizer import Detokenizer, chunk, text_lengths
+from tandem.postprocessing.detokenizer import Detokenizer, decode_chunk, text_lengths
 
 VOCAB = 8
 END = 7  # the other end id is 6
@@ -90,10 +90,10 @@ def decoded_by(detokenizer: Detokenizer) -> Callable[[TextCall], DecodedText]:
     def decode(call: TextCall) -> DecodedText:
         window, length = call.window.tolist(), call.context_length
         if length is None:
-            return DecodedText(detokenizer.whole(window))
+            return DecodedText(detokenizer.decode_all(window))
         lengths = text_lengths(detokenizer, window, length) if call.wants_lengths else None
         return DecodedText(
-            chunk(detokenizer, window, length), None if lengths is None else ids(*lengths)
+            decode_chunk(detokenizer, window, length), None if lengths is None else ids(*lengths)
         )
 
     return decode

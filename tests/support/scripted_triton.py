@@ -127,7 +127,7 @@ class ScriptedTriton:
     def _steps(self, inputs: Any) -> Script:
         steps = list(self.script(inputs))
         if not inputs["exclude_input_in_output"] and isinstance(steps[0], ResponseChunk):
-            shown = detokenizer().complete(inputs["input_ids"])
+            shown = detokenizer().decode_complete(inputs["input_ids"])
             steps[0] = steps[0]._replace(text=shown + steps[0].text)
         if inputs["stream"] or not all(isinstance(step, ResponseChunk) for step in steps):
             return steps

@@ -11,7 +11,7 @@ languages = st.builds(Language, st.integers(0, 10**6), st.sampled_from([2, 10, 5
 
 
 def requests_of(
-    request_of: Callable[..., Request], *, drafters: Sequence[str], most_min_tokens: int
+    request_of: Callable[..., Request], *, drafters: Sequence[str], max_min_tokens: int
 ) -> st.SearchStrategy[Request]:
     """Return a strategy for requests with all options that affect the output.
 
@@ -21,7 +21,7 @@ def requests_of(
         request_of,
         prompt_ids=st.lists(st.integers(0, 5), min_size=1, max_size=8).map(lambda t: ids(*t)),
         max_tokens=st.integers(1, 40),
-        min_tokens=st.integers(0, most_min_tokens),
+        min_tokens=st.integers(0, max_min_tokens),
         draft_len=st.integers(1, 8),
         prompt_lookup_num_tokens=st.integers(1, 10),
         max_matching_ngram_size=st.integers(1, 4),

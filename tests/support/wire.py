@@ -64,7 +64,7 @@ class Rpc:
     def __repr__(self) -> str:
         shown = re.sub(r"\s+", " ", str(self.message))
         how = "ModelStreamInfer" if self.streamed else "ModelInfer"
-        return f"{how} {shortened(shown)}"
+        return f"{how} {shorten(shown)}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,7 +94,7 @@ class Post:
         return "OK", ""
 
     def __repr__(self) -> str:
-        return f"POST {self.path} {dict(self.headers) or ''} {shortened(repr(self.body))}"
+        return f"POST {self.path} {dict(self.headers) or ''} {shorten(repr(self.body))}"
 
 
 class Wire:
@@ -132,9 +132,9 @@ def message(
     return made
 
 
-def shortened(text: str, most: int = 300) -> str:
+def shorten(text: str, max_chars: int = 300) -> str:
     text = re.sub(r"(.)\1{30,}", lambda run: f"{run[1]}*{len(run[0])}", text)
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+    return text if len(text) <= max_chars else f"{text[:max_chars]}... ({len(text)} characters)"
 
 
 def _set(name: str) -> Callable[[Any, Any], None]:

@@ -42,7 +42,7 @@ from tandem.tools.commands.options import (
 )
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.signals import handled_by
+from tandem.tools.signals import handle_signals
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 from tandem.tools.triton.serving import serving
 
@@ -153,7 +153,7 @@ def run_until_signal(command: Sequence[str], environment: Mapping[str, str]) -> 
     """
     signals: list[int] = []
     with (
-        handled_by(lambda number, _: signals.append(number)),
+        handle_signals(lambda number, _: signals.append(number)),
         subprocess.Popen(command, env=environment) as program,
     ):
         while program.poll() is None and not signals:

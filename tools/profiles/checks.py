@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tandem.bls.drafters.registry import BASELINE, DRAFTERS, PROMPT_LOOKUP, DrafterKind, DrafterName
-from tandem.contract.strings import MOST_STRINGS
-from tandem.lookup.pools import LEAST_COUNTED
+from tandem.contract.strings import MAX_STRINGS
+from tandem.lookup.pools import MIN_ANSWER_TOKENS
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, locate_errors
 from tandem.tools.profiles.profile import DRAFT, Profile
 
@@ -114,11 +114,11 @@ def check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
 def _check_limits(profile: Profile) -> None:
     """Reject limits that exceed the maximum size of a tensor, and defaults that exceed a limit."""
     limits, lookup = profile.limits, profile.decoding.prompt_lookup
-    if limits.max_words * profile.max_batch_size > MOST_STRINGS:
+    if limits.max_words * profile.max_batch_size > MAX_STRINGS:
         raise ProfileError(
             ("limits", "max_words"),
             f"{limits.max_words} times max_batch_size {profile.max_batch_size} must be at most "
-            f"{MOST_STRINGS}, the limit of a tensor; lower either",
+            f"{MAX_STRINGS}, the limit of a tensor; lower either",
         )
     if lookup.max_matching_ngram_size > limits.max_ngram_size:
         raise ProfileError(
@@ -137,9 +137,9 @@ def _check_instances(profile: Profile) -> None:
             f"must be at most {limit}, which is admission.max_requests; got {loops}",
         )
     pool_tokens = profile.decoding.prompt_lookup.max_pool_tokens
-    if pool_tokens and pool_tokens // loops < LEAST_COUNTED:
+    if pool_tokens and pool_tokens // loops < MIN_ANSWER_TOKENS:
         raise ProfileError(
             ("decoding", "prompt_lookup", "max_pool_tokens"),
-            f"must be 0, or at least {loops * LEAST_COUNTED} with {loops} loop{'s' * (loops > 1)}; "
-            f"got {pool_tokens}",
+            f"must be 0, or at least {loops * MIN_ANSWER_TOKENS} with {loops} "
+            f"loop{'s' * (loops > 1)}; got {pool_tokens}",
         )

@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.bls.drafters.registry import BASELINE, DrafterName
 from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
-from tandem.lookup.pools import MOST_TOKENS
+from tandem.lookup.pools import MAX_TOKENS
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.drafters import DrafterSection
 from tandem.tools.profiles.engines.base import (
@@ -84,7 +84,7 @@ class PromptLookupSection(LookupSection):
 
     hybrid_min_ngram_size: PositiveInt = LoopSettings.hybrid_min_ngram_size
     """If the matching n-gram is shorter, `hybrid` uses the draft model."""
-    max_pool_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = LoopSettings.max_pool_tokens
+    max_pool_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = LoopSettings.max_pool_tokens
     """Tokens in all lookup pools together, up to 16777216; 0: no pools."""
 
 

@@ -171,7 +171,7 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
 def _set_logits_type(tensors: Sequence[Tensor], plan: EnginePlan) -> tuple[Tensor, ...]:
     """Return the tensors with the planned type for logits."""
     return tuple(
-        tensor.of_type(plan.logits_dtype) if tensor in engine.LOGITS else tensor
+        tensor.with_dtype(plan.logits_dtype) if tensor in engine.LOGITS else tensor
         for tensor in tensors
     )
 

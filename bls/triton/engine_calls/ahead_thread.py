@@ -10,7 +10,7 @@ from typing import Any
 from tandem.bls.effects import StepsAhead
 from tandem.bls.errors import Cancelled, Overloaded, ServingError
 from tandem.bls.request import Request
-from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.call_slot import Abandoned
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.sequence_caller import SequenceCaller
@@ -31,13 +31,13 @@ class AheadThread:
         self._result.set_result(None)
 
     @classmethod
-    def if_free(cls, clients: EngineClients, request: Request) -> AheadThread | None:
+    def start_if_free(cls, clients: EngineClients, request: Request) -> AheadThread | None:
         """Return a new running thread, or None if the loop or the system has no more threads."""
         if not clients.ahead_threads.acquire(blocking=False):
             return None
         thread = cls(clients, request)
         try:
-            in_background(thread._work)
+            run_in_background(thread._work)
         except Overloaded:
             clients.ahead_threads.release()
             return None
@@ -73,7 +73,7 @@ class AheadThread:
     def _work(self) -> None:
         while (steps := self._steps.get()) is not None:
             try:
-                self._result.set_result(self._carry_out(steps))
+                self._result.set_result(self._run_steps(steps))
             except (ServingError, Cancelled) as error:
                 self._result.set_exception(error)
             except Abandoned:  # `check` has set the result
@@ -84,7 +84,7 @@ class AheadThread:
         if not self.lost:
             self._clients.ahead_threads.release()
 
-    def _carry_out(self, steps: StepsAhead) -> Any:
+    def _run_steps(self, steps: StepsAhead) -> Any:
         """Make the calls that the steps yield; return the result of the steps.
 
         The branches of a stopped call are dropped. No round reads them, and the call's duration is

@@ -55,7 +55,7 @@ class CallSlot:
         Raises Abandoned if another thread abandoned the call, and EngineUnavailable if too many
         calls of the model were abandoned.
         """
-        self._calls.refuse_if_too_many_abandoned(model)
+        self._calls.reject_if_too_many_abandoned(model)
         call = PendingCall(model, request_id, timeout, time.monotonic() + timeout)
         with self._lock:
             self.call = call

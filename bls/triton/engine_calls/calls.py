@@ -34,7 +34,7 @@ import triton_python_backend_utils as pb_utils
 
 from tandem.bls.errors import EngineCallError, EngineRefused, EngineUnavailable
 from tandem.bls.triton.background import log_exception
-from tandem.contract.errors import CODES, ErrorCode, decoded
+from tandem.contract.errors import CODES, ErrorCode, split_code
 
 KEEP_SECONDS = 1.0
 # Maximum number of threads that block in a model that doesn't answer. Further calls are rejected.
@@ -80,13 +80,13 @@ class Calls:
                 return _answer(model, [request.exec()], may_be_empty)
             responses = request.exec(decoupled=True)
         except pb_utils.TritonModelException as error:
-            raise failure(model, error) from error
+            raise engine_error(model, error) from error
         try:
             return _answer(model, responses, may_be_empty)
         finally:
-            self._keep(responses)
+            self._keep_alive(responses)
 
-    def refuse_if_too_many_abandoned(self, model: str) -> None:
+    def reject_if_too_many_abandoned(self, model: str) -> None:
         """Raise EngineUnavailable if the model has MAX_ABANDONED_CALLS abandoned calls."""
         if self.abandoned[model] >= MAX_ABANDONED_CALLS:
             raise EngineUnavailable(
@@ -98,7 +98,7 @@ class Calls:
         with self._lock:
             self.abandoned[model] += by
 
-    def _keep(self, responses: Any) -> None:
+    def _keep_alive(self, responses: Any) -> None:
         now = time.monotonic()
         forgotten = []  # freed after the lock is released: an unfinished iterator waits for its end
         with self._lock:
@@ -107,18 +107,18 @@ class Calls:
                 forgotten.append(self._kept.popleft())
 
 
-def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCallError:
+def engine_error(model: str, message: object, code: ErrorCode = "INTERNAL") -> EngineCallError:
     """Return the error of a failed call, with a message for clients.
 
-    said: error message from the model. code: code from Triton; a code at the start of the message
-    takes precedence. Only the first line of the message is used, because Triton and engines append
-    a stack trace, which they also log.
+    message: error message from the model. code: code from Triton; a code at the start of the
+    message takes precedence. Only the first line of the message is used, because Triton and engines
+    append a stack trace, which they also log.
     """
-    written, line = decoded(str(said).strip().partition("\n")[0])
-    code = written or ("UNAVAILABLE" if UNAVAILABLE.match(line) else code)
+    leading_code, line = split_code(str(message).strip().partition("\n")[0])
+    code = leading_code or ("UNAVAILABLE" if UNAVAILABLE.match(line) else code)
     if REGION.search(line) is not None:
         line = NO_MEMORY
-        log_exception(f"failed to call model '{model}'", RuntimeError(str(said)))
+        log_exception(f"failed to call model '{model}'", RuntimeError(str(message)))
     return (EngineRefused if code in REFUSALS else EngineCallError)(model, line, code)
 
 
@@ -128,7 +128,7 @@ def _answer(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:
     for response in responses:
         if response.has_error():
             error = response.error()
-            raise failure(model, error.message(), _code(error))
+            raise engine_error(model, error.message(), _code(error))
         if response.output_tensors():
             return response
     if may_be_empty and response is not None:

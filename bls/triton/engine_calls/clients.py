@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb_utils
 from tandem.bls.effects import EngineCall, EngineRole
 from tandem.bls.errors import EngineCallError
 from tandem.bls.settings import MAX_AHEAD_THREADS, EngineSettings, LoopSettings
-from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.answer_reader import REQUIRED
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.triton_tensors import row, scalar
@@ -53,16 +53,16 @@ class EngineClient:
         self._calls = calls
         self._stopped_ids: queue.SimpleQueue[str] = queue.SimpleQueue()
         for _ in range(STOP_THREADS):
-            in_background(self._send_stops)
+            run_in_background(self._send_stops)
 
     def timeout_of(self, call: EngineCall) -> float:
         """Return the timeout of a call in seconds.
 
-        A draft call's timeout is the engine's timeout per 2,048 context tokens: at least one such
-        timeout, at most the target's. Most calls process only a few new tokens. But the first call
-        of an answer and a call after an eviction process the whole context, so a slow call doesn't
-        mean that the engine is unhealthy. A draft that takes longer than the target's timeout is
-        useless.
+        A draft call gets the draft engine's timeout once per 2,048 context tokens, but at least
+        once and at most the target's timeout. Most calls process only a few new tokens. But the
+        first call of an answer and a call after an eviction process the whole context, so a slow
+        call doesn't mean that the engine is unhealthy. A draft that takes longer than the target's
+        timeout is useless.
         """
         if call.in_engine:
             return self.loop.request_timeout

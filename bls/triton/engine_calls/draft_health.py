@@ -6,7 +6,7 @@ import threading
 import time
 
 from tandem.bls.errors import EngineCallError, EngineRefused, Overloaded
-from tandem.bls.triton.background import in_background, log_exception, log_info, log_warning
+from tandem.bls.triton.background import log_exception, log_info, log_warning, run_in_background
 from tandem.bls.triton.engine_calls.clients import EngineClient
 
 
@@ -35,7 +35,7 @@ class DraftEngineHealth:
                 return
             self.available = False
         log_warning(f"requests continue without drafts: {error}")
-        in_background(lambda: self._probe_until_well(engine), self._probe_later)
+        run_in_background(lambda: self._probe_until_healthy(engine), self._probe_later)
 
     def refused(self, error: EngineRefused) -> None:
         """Log why a request continues without drafts. Repetitions aren't logged."""
@@ -50,7 +50,7 @@ class DraftEngineHealth:
         """
         self.available = True
 
-    def _probe_until_well(self, engine: EngineClient) -> None:
+    def _probe_until_healthy(self, engine: EngineClient) -> None:
         while True:
             time.sleep(self._pause)
             began = time.monotonic()

@@ -17,7 +17,7 @@ from tandem.bls.request import Request
 from tandem.bls.triton.engine_calls.answer_reader import BRANCHES, REQUIRED
 from tandem.bls.triton.engine_calls.clients import EngineClient
 from tandem.bls.triton.engine_calls.triton_tensors import optional_row, row, scalar
-from tandem.bls.triton.engine_calls.word_lists import joined, known, one_token_words
+from tandem.bls.triton.engine_calls.word_lists import drop_unknown, join_tables, one_token_words
 from tandem.contract import engine as tensors
 
 
@@ -33,26 +33,31 @@ class RequestBuilder:
             gets_bans = draft_gets_bans(request, engine.loop)
         self._sampling = [scalar(name, value) for name, value in sampling.engine_inputs().items()]
         vocab_size = engine.settings.vocab_size
-        self._sampling_bias = _widened(sampling.embedding_bias, vocab_size)
+        self._sampling_bias = _fit_to_vocab(sampling.embedding_bias, vocab_size)
         self._request_bias = optional_row(tensors.EMBEDDING_BIAS, self._sampling_bias)
-        bad_words = known(sampling.bad_words, vocab_size)
-        ends = known(one_token_words(request.end_ids if gets_bans else ()), vocab_size)
+        bad_words = drop_unknown(sampling.bad_words, vocab_size)
+        ends = drop_unknown(one_token_words(request.end_ids if gets_bans else ()), vocab_size)
         self._bad_words = optional_row(tensors.BAD_WORDS_LIST, bad_words)
-        self._bad_words_and_ends = optional_row(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
+        self._bad_words_and_ends = optional_row(
+            tensors.BAD_WORDS_LIST, join_tables(ends, bad_words)
+        )
         # Cached, because values recur and reusing a tensor is cheaper.
         self._scalar = cache(scalar)
         self._stop_words = cache(
             lambda ids: optional_row(
-                tensors.STOP_WORDS_LIST, known(one_token_words(ids), vocab_size)
+                tensors.STOP_WORDS_LIST, drop_unknown(one_token_words(ids), vocab_size)
             )
         )
-        self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
+        self._default_outputs = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
-            self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
+            self._default_outputs.append(tensors.KV_CACHE_REUSED_BLOCKS)
             if request.return_perf_metrics:
-                self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
+                self._default_outputs.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
         if request.kind.in_engine:
-            self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
+            self._default_outputs += [
+                tensors.TOTAL_DRAFT_TOKENS,
+                tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
+            ]
         adapters = engine.settings.lora_adapters
         number = adapters.index(request.lora_name) + 1 if request.lora_name in adapters else None
         if request.lora_task is not None and not engine.is_draft:
@@ -81,7 +86,7 @@ class RequestBuilder:
             *self._bias(call),
             *(self._bad_words_and_ends if call.ban_end_ids else self._bad_words),
         ]
-        outputs: list[str] = [*self._always]
+        outputs: list[str] = [*self._default_outputs]
         if with_weights:
             inputs += [pb_utils.Tensor(*item) for item in self._lora_weights().items()]
         if not self._request.sampling.greedy:
@@ -170,18 +175,18 @@ class RequestBuilder:
                 inputs.append(scalar(tensors.SHARED_LOGITS_ROW, draft.logits_row))
                 inputs += self._logits_threshold
             return inputs
-        drawn_from: NDArray[Any] | None = None  # [1, n, width]
+        draft_logits: NDArray[Any] | None = None  # [1, n, width]
         if draft.logits is not None:
             array = draft.logits.as_numpy()
-            drawn_from = array.reshape(1, *array.shape[-2:])
-        logits = verification_logits(draft, drawn_from, self._request, settings)
+            draft_logits = array.reshape(1, *array.shape[-2:])
+        logits = verification_logits(draft, draft_logits, self._request, settings)
         if logits is not None:
             inputs.append(pb_utils.Tensor(tensors.DRAFT_LOGITS, logits))
             inputs += self._logits_threshold
         return inputs
 
 
-def _widened(bias: NDArray[np.float32] | None, vocab_size: int) -> NDArray[np.float32] | None:
+def _fit_to_vocab(bias: NDArray[np.float32] | None, vocab_size: int) -> NDArray[np.float32] | None:
     """Return the bias, cut or padded to the engine's ``vocab_size``."""
     if bias is None:
         return None

@@ -17,7 +17,7 @@ from tandem.bls.triton.engine_calls.request_builder import RequestBuilder
 
 # TensorRT-LLM's error if its cache doesn't have the call's LoRA adapter.
 NOT_CACHED = "Please send LoRA weights with request"
-SECONDS_BETWEEN_STOPS = 1.0  # per call; an engine doesn't read a `stop` during a step
+STOP_INTERVAL = 1.0  # per call; an engine doesn't read a `stop` during a step
 
 
 class SequenceCaller(CallSlot):
@@ -35,11 +35,11 @@ class SequenceCaller(CallSlot):
         self._next_stop = 0.0
 
     def answer(
-        self, call: EngineCall, about_to_block: Callable[[], None] = lambda: None
+        self, call: EngineCall, before_blocking: Callable[[], None] = lambda: None
     ) -> EngineAnswer:
         """Call an engine and return its answer.
 
-        about_to_block: function to run right before the thread blocks.
+        before_blocking: function to run right before the thread blocks.
         """
         engine = self._clients.engines[call.engine]
         if call.engine not in self._builders:
@@ -56,7 +56,7 @@ class SequenceCaller(CallSlot):
         )
         began = time.monotonic()
         request = builder.build(call, request_id)
-        about_to_block()
+        before_blocking()
         try:
             response = infer(request)
         except EngineCallError as error:
@@ -71,22 +71,22 @@ class SequenceCaller(CallSlot):
         New calls raise ``reason`` until ``interruption`` is reset to None.
         """
         self.interruption, self._next_stop = reason, 0.0
-        self._stop_again(time.monotonic())
+        self._repeat_stop(time.monotonic())
 
     def check(self, now: float) -> EngineTimeout | None:
         """Stop the current call again if it was interrupted. Abandon and stop it if overdue.
 
         Returns the error of an abandoned call.
         """
-        self._stop_again(now)
+        self._repeat_stop(now)
         call, error = self.call, super().check(now)
         if call is not None and error is not None:
             self._clients.stop(call.model, call.request_id)
         return error
 
-    def _stop_again(self, now: float) -> None:
+    def _repeat_stop(self, now: float) -> None:
         """Repeat the `stop` of an interrupted call. The engine may have received it too early."""
         call = self.call
         if call is not None and self.interruption is not None and now >= self._next_stop:
-            self._next_stop = now + SECONDS_BETWEEN_STOPS
+            self._next_stop = now + STOP_INTERVAL
             self._clients.stop(call.model, call.request_id)

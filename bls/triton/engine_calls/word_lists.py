@@ -19,7 +19,7 @@ def one_token_words(token_ids: Iterable[int]) -> TokenIds:
     return np.array([ids, range(1, len(ids) + 1)], np.int32)
 
 
-def joined(first: TokenIds | None, second: TokenIds | None) -> TokenIds | None:
+def join_tables(first: TokenIds | None, second: TokenIds | None) -> TokenIds | None:
     """Return one table with the words of two tables. None stands for a table without words."""
     if first is None or second is None:
         return second if first is None else first
@@ -27,7 +27,7 @@ def joined(first: TokenIds | None, second: TokenIds | None) -> TokenIds | None:
     return _table(np.concatenate([ids, more_ids]), np.concatenate([ends, more_ends + len(ids)]))
 
 
-def known(table: TokenIds | None, vocab_size: int) -> TokenIds | None:
+def drop_unknown(table: TokenIds | None, vocab_size: int) -> TokenIds | None:
     """Return the words whose ids are all below ``vocab_size``; the engine can't generate others."""
     if table is None:
         return None

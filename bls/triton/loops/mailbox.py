@@ -12,11 +12,11 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.background import log_exception, run_in_background
 
 # The system buffers about ten messages for a process that doesn't read. Sending another message
 # then blocks for this time, and the message is dropped.
-SECONDS_TO_SEND = 0.2
+SEND_TIMEOUT = 0.2
 MESSAGE_BYTES = 2**16
 
 
@@ -29,7 +29,7 @@ class Mailbox:
     def __init__(self, address: bytes) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sending = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._sending.settimeout(SECONDS_TO_SEND)
+        self._sending.settimeout(SEND_TIMEOUT)
         self._unsent: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._closed = False
         try:
@@ -45,8 +45,8 @@ class Mailbox:
         self, receive: Callable[[list[str]], None], addresses: Callable[[], Iterable[bytes]]
     ) -> None:
         """Start the threads that receive lines and send queued lines to all ``addresses``."""
-        in_background(lambda: self._receive(receive))
-        in_background(lambda: self._send(addresses))
+        run_in_background(lambda: self._receive(receive))
+        run_in_background(lambda: self._send(addresses))
 
     def put(self, line: str) -> None:
         """Queue a line to send. Doesn't block."""

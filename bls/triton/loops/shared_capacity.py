@@ -49,38 +49,38 @@ class SharedCapacity(OtherLoops):
             os.ftruncate(self._file, ROWS * ROW * WORD)
             # Words are written atomically. `struct` would clear them first, which others could see.
             self._words = memoryview(mmap.mmap(self._file, ROWS * ROW * WORD)).cast("q")
-            self._own, self._mailbox = self._take_row()
-            self._enter(OPEN)
+            self._row, self._mailbox = self._take_row()
+            self._set_state(OPEN)
             self.publish(LoopUsage())
         finally:
             _unlock(self._file, ROWS)
 
-    def open(self, *, stop: Callable[[str], object], released: Callable[[], None]) -> None:
+    def open(self, *, on_stop: Callable[[str], object], on_release: Callable[[], None]) -> None:
         def receive(lines: list[str]) -> None:
             for line in lines:
                 if line == RELEASED:
-                    released()
+                    on_release()
                 else:
-                    stop(line)
+                    on_stop(line)
 
         self._mailbox.open(receive, self._addresses)
 
     @contextmanager
-    def exclusively(self) -> Iterator[None]:
+    def exclusive_lock(self) -> Iterator[None]:
         """Lock out the other loops, and free the capacity of dead loops."""
         with self._threads:  # a file lock doesn't exclude threads of the same process
             fcntl.lockf(self._file, fcntl.LOCK_EX, 1, ROWS)
             try:
-                self._clear_rows_of_the_dead()
+                self._clear_dead_rows()
                 yield
             finally:
                 _unlock(self._file, ROWS)
 
     def usage(self) -> LoopUsage:
-        return LoopUsage.of_all(usage for _, _, usage in self._others())
+        return LoopUsage.total(usage for _, _, usage in self._others())
 
-    def publish(self, own: LoopUsage) -> None:
-        for field, number in enumerate(own, self._own * ROW + USAGE):
+    def publish(self, usage: LoopUsage) -> None:
+        for field, number in enumerate(usage, self._row * ROW + USAGE):
             self._words[field] = number
 
     def notify(self) -> None:
@@ -95,8 +95,8 @@ class SharedCapacity(OtherLoops):
         The file stays until then, so that new loops, such as loops of a reloaded model, find it.
         """
         self._mailbox.close()
-        with self.exclusively():
-            self._enter(CLOSED)
+        with self.exclusive_lock():
+            self._set_state(CLOSED)
             if not any(state == OPEN for _, state, _ in self._others()):
                 self._path.unlink(missing_ok=True)
 
@@ -113,17 +113,17 @@ class SharedCapacity(OtherLoops):
                     _unlock(self._file, row)
         raise RuntimeError(f"{ROWS} processes already serve this model, which is the limit")
 
-    def _enter(self, state: int) -> None:
-        self._words[self._own * ROW + STATE] = state
+    def _set_state(self, state: int) -> None:
+        self._words[self._row * ROW + STATE] = state
 
     def _others(self) -> Iterator[tuple[int, int, LoopUsage]]:
         """Yield the number, state and usage of each row in use, except this loop's row."""
         for row in range(ROWS):
             at = row * ROW
-            if (state := self._words[at + STATE]) and row != self._own:
+            if (state := self._words[at + STATE]) and row != self._row:
                 yield row, state, LoopUsage(*self._words[at + USAGE : at + ROW])
 
-    def _clear_rows_of_the_dead(self) -> None:
+    def _clear_dead_rows(self) -> None:
         for row, *_ in self._others():
             if self._lock(row):
                 for word in range(row * ROW, (row + 1) * ROW):
@@ -161,7 +161,7 @@ def _unlock(file: int, row: int) -> None:
     fcntl.lockf(file, fcntl.LOCK_UN, 1, row)
 
 
-def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
+def find_other_loops(args: dict[str, str], instances: int) -> OtherLoops:
     """Return the other loops of the entry that Triton starts with these arguments.
 
     args: arguments of the model from Triton. instances: number of loops in the settings. Raises

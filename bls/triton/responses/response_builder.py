@@ -63,9 +63,9 @@ class ResponseBuilder:
 
     def __init__(self, requested: Sequence[str], options: Options) -> None:
         names = set(requested)
-        named_nothing = _named_nothing(names)
-        self._wanted = names - ON_REQUEST if named_nothing else names
-        self._running = frozenset() if named_nothing else names & TOTALS
+        names_no_outputs = _names_no_outputs(names)
+        self._wanted = names - ON_REQUEST if names_no_outputs else names
+        self._running = frozenset() if names_no_outputs else names & TOTALS
         self._options = options
 
     def response(self, parts: Sequence[SequenceOutput]) -> Any:
@@ -74,7 +74,7 @@ class ResponseBuilder:
             tensors.TEXT_OUTPUT: np.array([p.text.encode() for p in parts], dtype=object),
             tensors.BATCH_INDEX: _column([p.index for p in parts]),
             tensors.SEQUENCE_INDEX: _column([0] * len(parts)),
-            tensors.OUTPUT_IDS: _padded([p.tokens for p in parts], np.int32),
+            tensors.OUTPUT_IDS: _pad([p.tokens for p in parts], np.int32),
             tensors.SEQUENCE_LENGTH: _column([len(p.tokens) for p in parts]),
         }
         outputs |= _details(parts) | _log_probs(parts) | _prompt_log_probs(parts)
@@ -104,22 +104,22 @@ class ResponseBuilder:
 
 def returns_text_lengths(requested: Collection[str]) -> bool:
     """Return whether the client requested OUTPUT_TEXT_LENGTHS by name."""
-    return tensors.OUTPUT_TEXT_LENGTHS in requested and not _named_nothing(requested)
+    return tensors.OUTPUT_TEXT_LENGTHS in requested and not _names_no_outputs(requested)
 
 
-def _named_nothing(requested: Collection[str]) -> bool:
+def _names_no_outputs(requested: Collection[str]) -> bool:
     """Return whether the client named no outputs. Triton passes all names in that case."""
     return set(requested) >= set(tensors.OUTPUTS)
 
 
 def _details(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     outputs: dict[Tensor, NDArray[Any]] = {
-        tensors.OUTPUT_ROUNDS: _padded([p.details.rounds for p in parts], np.int32),
-        tensors.OUTPUT_KINDS: _padded([p.details.kinds for p in parts], np.uint8),
+        tensors.OUTPUT_ROUNDS: _pad([p.details.rounds for p in parts], np.int32),
+        tensors.OUTPUT_KINDS: _pad([p.details.kinds for p in parts], np.uint8),
     }
     lengths = [p.details.text_lengths for p in parts if p.details.text_lengths is not None]
     if len(lengths) == len(parts):
-        outputs[tensors.OUTPUT_TEXT_LENGTHS] = _padded(lengths, np.int32)
+        outputs[tensors.OUTPUT_TEXT_LENGTHS] = _pad(lengths, np.int32)
     return outputs
 
 
@@ -147,7 +147,7 @@ def _log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     if len(values) < len(parts):
         return {}
     outputs = {
-        tensors.OUTPUT_LOG_PROBS: _padded(values, np.float32),
+        tensors.OUTPUT_LOG_PROBS: _pad(values, np.float32),
         tensors.CUM_LOG_PROBS: _column([p.cum_log_prob for p in parts], np.float32),
     }
     tops = [
@@ -156,8 +156,8 @@ def _log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
         if p.details.top_ids is not None and p.details.top_log_probs is not None
     ]
     if len(tops) == len(parts):
-        outputs[tensors.OUTPUT_TOP_IDS] = _padded([top.ids for top in tops], np.int32)
-        outputs[tensors.OUTPUT_TOP_LOG_PROBS] = _padded([top.values for top in tops], np.float32)
+        outputs[tensors.OUTPUT_TOP_IDS] = _pad([top.ids for top in tops], np.int32)
+        outputs[tensors.OUTPUT_TOP_LOG_PROBS] = _pad([top.values for top in tops], np.float32)
     return outputs
 
 
@@ -165,11 +165,11 @@ def _prompt_log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[A
     prompts = [p.prompt_log_probs for p in parts if p.prompt_log_probs is not None]
     if len(prompts) < len(parts):
         return {}
-    outputs = {tensors.PROMPT_LOG_PROBS: _padded([prompt.values for prompt in prompts], np.float32)}
+    outputs = {tensors.PROMPT_LOG_PROBS: _pad([prompt.values for prompt in prompts], np.float32)}
     tops = [prompt.top for prompt in prompts if prompt.top is not None]
     if len(tops) == len(parts):
-        outputs[tensors.PROMPT_TOP_IDS] = _padded([top.ids for top in tops], np.int32)
-        outputs[tensors.PROMPT_TOP_LOG_PROBS] = _padded([top.values for top in tops], np.float32)
+        outputs[tensors.PROMPT_TOP_IDS] = _pad([top.ids for top in tops], np.int32)
+        outputs[tensors.PROMPT_TOP_LOG_PROBS] = _pad([top.values for top in tops], np.float32)
     return outputs
 
 
@@ -178,13 +178,13 @@ def _logits(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     outputs = {}
     context = [p.decoding.context_logits for p in parts]
     if all(logits is not None for logits in context):
-        outputs[tensors.CONTEXT_LOGITS] = _padded(context, np.float32)[:, 0]
+        outputs[tensors.CONTEXT_LOGITS] = _pad(context, np.float32)[:, 0]
     generation = [p.decoding.generation_logits for p in parts]
     widths = {logits[0].shape[-1] for logits in generation if logits}
     if widths and all(p.decoding.generation_logits or not len(p.tokens) for p in parts):
         nothing = np.empty((0, *widths), np.float32)  # an answer may have no tokens
         rows = [np.concatenate((nothing, *logits)) for logits in generation]
-        logits = _padded(rows, np.float32)
+        logits = _pad(rows, np.float32)
         # Banned tokens have -inf, which JSON can't represent.
         outputs[tensors.GENERATION_LOGITS] = np.maximum(logits, LOWEST, out=logits)
     return outputs
@@ -211,7 +211,7 @@ def _column(values: Sequence[Any] | NDArray[Any], dtype: Any = np.int32) -> NDAr
     return np.array(values, dtype).reshape(-1, 1)
 
 
-def _padded(rows: Sequence[Any], dtype: Any) -> NDArray[Any]:
+def _pad(rows: Sequence[Any], dtype: Any) -> NDArray[Any]:
     """Return rows as [b, 1, longest, ...] (one beam each). Shorter rows are padded with zeros."""
     longest = max(len(row) for row in rows)
     array = np.zeros((len(rows), 1, longest, *rows[0].shape[1:]), dtype)

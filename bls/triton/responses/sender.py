@@ -26,14 +26,14 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from tandem.bls.errors import AnswerNotSent
-from tandem.bls.triton.background import in_background, log_exception, log_warning
-from tandem.contract.errors import ErrorCode, coded
+from tandem.bls.triton.background import log_exception, log_warning, run_in_background
+from tandem.contract.errors import ErrorCode, prefix_code
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 LARGE_BYTES = 2**17  # a response of at least this size may need more shared memory
 SPARE_BYTES = 2**18  # required free shared memory: twice the size of the largest small response
 GROWTH_BYTES = 2**24  # or required free space in /dev/shm: Triton allocates 1 MiB at a time
-SECONDS_BETWEEN_TRIES = 0.2
+RETRY_INTERVAL = 0.2
 
 
 class Deliveries:
@@ -45,31 +45,31 @@ class Deliveries:
     """
 
     def __init__(self) -> None:
-        self._begun: dict[object, float] = {}
+        self._started_at: dict[object, float] = {}
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def track(self) -> Iterator[None]:
         """Count a response as pending until the context ends."""
         delivery = object()
-        self._begun[delivery] = time.monotonic()
+        self._started_at[delivery] = time.monotonic()
         try:
             yield
         finally:
-            del self._begun[delivery]
+            del self._started_at[delivery]
 
     @property
-    def seconds(self) -> int:
+    def oldest_seconds(self) -> int:
         """Whole seconds that the oldest response has waited; 0 if there is none."""
-        begun = list(self._begun.values())
-        return int(time.monotonic() - min(begun)) if begun else 0
+        started_at = list(self._started_at.values())
+        return int(time.monotonic() - min(started_at)) if started_at else 0
 
 
 class Sender:
     """Sends the responses to one request. Does nothing after the final response. Thread-safe.
 
     decoupled: whether the model is decoupled; only then may a response precede the final flag.
-    codes_errors: whether to write the code before an error's message, for calls by Tandem's own
-    models. deliveries: tracks responses that Triton hasn't accepted yet.
+    with_error_codes: whether to write the code before an error's message, for calls by Tandem's
+    own models. deliveries: tracks responses that Triton hasn't accepted yet.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Sender:
         request: Any,
         *,
         decoupled: bool,
-        codes_errors: bool = False,
+        with_error_codes: bool = False,
         deliveries: Deliveries | None = None,
     ) -> None:
         self._sender = request.get_response_sender()
         self._decoupled = decoupled
-        self._codes_errors = codes_errors
+        self._with_error_codes = with_error_codes
         self._deliveries = deliveries or Deliveries()
         self._lock = threading.Lock()
         self._closed = False
@@ -105,8 +105,8 @@ class Sender:
     def send(self, response: Any, *, final: bool) -> None:
         """Send a response. A final response also ends the request.
 
-        Raises AnswerNotSent if the response doesn't fit into shared memory. ``refuse`` can still
-        send an error after that.
+        Raises AnswerNotSent if the response doesn't fit into shared memory. ``send_error`` still
+        works after that.
         """
         size = _bytes_of(response) if final else 0
         large = self._decoupled and size > LARGE_BYTES
@@ -114,27 +114,27 @@ class Sender:
             if self._closed:
                 return
             if large or not final:
-                self._hand_over(response)
+                self._send_part(response)
             if final:
                 self._end(None if large else response, 0 if large else size)
 
-    def refuse(self, line: str, code: ErrorCode = "INTERNAL") -> None:
+    def send_error(self, line: str, code: ErrorCode = "INTERNAL") -> None:
         """End the request with an error of one line. Doesn't block."""
-        if self._codes_errors:
-            line = coded(code, line)
+        if self._with_error_codes:
+            line = prefix_code(code, line)
         error = pb_utils.TritonError(line, getattr(pb_utils.TritonError, code))
-        self._end_soon(pb_utils.InferenceResponse(error=error))
+        self._end_in_background(pb_utils.InferenceResponse(error=error))
 
     def close(self) -> None:
         """End the request without a response. Doesn't block."""
-        self._end_soon(None)
+        self._end_in_background(None)
 
-    def _end_soon(self, response: Any) -> None:
+    def _end_in_background(self, response: Any) -> None:
         if not self._closed and self._ending.acquire(blocking=False):
-            end = partial(self._end_when_possible, response)
-            in_background(end, lambda _: end())  # without a free thread, end it on this one
+            end = partial(self._end_with_retries, response)
+            run_in_background(end, lambda _: end())  # without a free thread, end it on this one
 
-    def _end_when_possible(self, response: Any) -> None:
+    def _end_with_retries(self, response: Any) -> None:
         logged = False
         while not self._closed:
             try:
@@ -147,17 +147,17 @@ class Sender:
                         "the end of a request is delayed: the server's shared memory is full"
                     )
                     logged = True
-                time.sleep(SECONDS_BETWEEN_TRIES)
+                time.sleep(RETRY_INTERVAL)
 
     def _end(self, response: Any, size: int = 0) -> None:
         """Send the final flag, with a response if there is one. Call with the lock held.
 
         size: size of the response in bytes; 0 if it is small.
         """
-        if not _memory_for_the_end(size):
+        if not _has_memory_for_end(size):
             raise AnswerNotSent("the answer can't be sent: the server's shared memory is full")
         try:
-            with self._deliveries.one():
+            with self._deliveries.track():
                 if response is None:
                     self._sender.send(flags=FINAL)
                 else:
@@ -167,9 +167,9 @@ class Sender:
         finally:
             self._closed = True
 
-    def _hand_over(self, response: Any) -> None:
+    def _send_part(self, response: Any) -> None:
         try:
-            with self._deliveries.one():
+            with self._deliveries.track():
                 self._sender.send(response)
         except Exception as error:
             log_exception("failed to send a response", error)
@@ -190,7 +190,7 @@ def _bytes_of(response: Any) -> int:
     return size
 
 
-def _memory_for_the_end(size: int) -> bool:
+def _has_memory_for_end(size: int) -> bool:
     """Return whether a response fits into shared memory that Triton has or can allocate.
 
     size: size of the response in bytes; 0 if it is small.

@@ -11,7 +11,7 @@ from tandem.bls.effects import Chunk
 from tandem.bls.errors import Failure
 from tandem.bls.request import Request
 from tandem.bls.text.detokenizer import detokenize_stream
-from tandem.bls.text.token_details import joined
+from tandem.bls.text.token_details import join_details
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
 
@@ -57,7 +57,7 @@ class StreamDetokenizer:
         """Emit a chunk that has its text."""
         self._emit(chunk)
 
-    def ended(self, error: Failure | None) -> None:
+    def on_end(self, error: Failure | None) -> None:
         """Record the end, and report an error."""
         self.running = False
         if error is not None:
@@ -75,5 +75,5 @@ class StreamDetokenizer:
             return known[0]
         return known[-1]._replace(
             tokens=np.concatenate([chunk.tokens for chunk in known]),
-            details=joined([chunk.details for chunk in known]),
+            details=join_details([chunk.details for chunk in known]),
         )

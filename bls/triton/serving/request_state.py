@@ -52,7 +52,7 @@ class RequestState:
     def closed(self) -> bool:
         """Whether the last response has been sent and no model is still working on the request."""
         busy = self.call_slot.call is not None or any(
-            sequence.decodes for sequence in self._sequences
+            sequence.is_active for sequence in self._sequences
         )
         return self._sender.closed and not busy
 
@@ -62,11 +62,11 @@ class RequestState:
         If the request has ended with an error, raises that error.
         """
         with self._lock:
-            self.raise_failure()
+            self.raise_if_failed()
             self._sequences = sequences
             self._unfinished = len(sequences)
 
-    def raise_failure(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raise the error that ended the request, if there is one."""
         if self._failure is not None:
             raise self._failure
@@ -80,7 +80,7 @@ class RequestState:
         overdue = self.call_slot.check(now)
         if overdue is not None:
             if self.permit is not None:
-                self.permit.end()
+                self.permit.release()
             self.fail(overdue)
         for sequence in self._sequences:
             sequence.check(now)
@@ -93,13 +93,13 @@ class RequestState:
             self._failure = error
             sequences = self._sequences
         if self.permit is not None:
-            self.permit.withdraw()
-        self.places.give_back()
+            self.permit.leave_queue()
+        self.places.release_unused()
         for sequence in sequences:
             sequence.interrupt(error)
-        self._sender.refuse(error.line, error.code)
+        self._sender.send_error(error.line, error.code)
 
-    def sequence_advanced(self, output: SequenceOutput) -> None:
+    def add_output(self, output: SequenceOutput) -> None:
         """Send a sequence's chunk or, without streaming, the answers to all prompts together."""
         with self._sending:
             self._unfinished -= output.finish_reason is not None
@@ -112,7 +112,7 @@ class RequestState:
 
 
 @contextmanager
-def ending(state: RequestState) -> Iterator[None]:
+def fail_on_error(state: RequestState) -> Iterator[None]:
     """End the request if the code inside the context raises."""
     try:
         yield

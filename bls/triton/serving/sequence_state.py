@@ -11,7 +11,7 @@ from tandem.bls.effects import Chunk
 from tandem.bls.errors import Failure
 from tandem.bls.loop import Decoding
 from tandem.bls.metrics.timeline import Timeline
-from tandem.bls.text.token_details import joined
+from tandem.bls.text.token_details import join_details
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.metrics import Metrics
@@ -58,7 +58,7 @@ class SequenceState:
         reservation.start = self._start
 
     @property
-    def decodes(self) -> bool:
+    def is_active(self) -> bool:
         """Whether a thread is still decoding or detokenizing this sequence."""
         return self._running or (self._detokenizer is not None and self._detokenizer.running)
 
@@ -73,11 +73,11 @@ class SequenceState:
         self._driver.interrupt(reason)
         if self._detokenizer is not None:
             self._detokenizer.interrupt(reason)
-        self._admission.withdraw(self.reservation)
+        self._admission.remove_waiting(self.reservation)
 
     def deliver(self, chunk: Chunk) -> None:
         """Emit a chunk, or queue it for detokenization so that the next round needn't wait."""
-        self._timeline.delivered(len(chunk.tokens))
+        self._timeline.record_delivery(len(chunk.tokens))
         if self._detokenizer is not None:
             self._detokenizer.put(chunk)
         else:
@@ -101,26 +101,26 @@ class SequenceState:
             np.concatenate([unsent.tokens for unsent in self._unsent]),
             chunk.finish_reason,
             chunk.totals,
-            joined([unsent.details for unsent in self._unsent]),
+            join_details([unsent.details for unsent in self._unsent]),
             self._decoding,
             self._timeline,
             cum_log_prob=self._cum_log_prob,
             prompt_log_probs=self._decoding.prompt_log_probs if self._is_first else None,
         )
         self._unsent_text, self._unsent, self._is_first = [], [], False
-        self._request.sequence_advanced(output)
+        self._request.add_output(output)
 
-    def ended(self, error: Failure | None) -> None:
+    def on_end(self, error: Failure | None) -> None:
         """Count the sequence and release its reservation. An error ends the whole request."""
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
         self._running = False  # after the metrics, because the watcher may now drop the request
-        self._admission.leave(self.reservation)
+        self._admission.release(self.reservation)
         if error is not None:
             self._request.fail(error)
 
     def _start(self) -> None:
-        self._timeline.scheduled()
+        self._timeline.mark_scheduled()
         self._running = True
         if self._detokenizer is not None:
             self._detokenizer.start()

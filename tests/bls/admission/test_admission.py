@@ -5,7 +5,12 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, Health, ids, with_engines
 
-from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reservation, blocks_of
+from tandem.bls.admission.admission import (
+    Admission,
+    DraftKvAvailability,
+    Reservation,
+    needed_kv_blocks,
+)
 from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
 from tandem.bls.request import Request
 
@@ -42,7 +47,7 @@ def test_at_most_max_requests_sequences_run_and_others_wait_in_order():
     first, *_ = [queue.add(name) for name in "abcd"]
     assert queue.started == ["a", "b"]
     assert queue.present == (2, 2)
-    queue.admission.leave(first)
+    queue.admission.release(first)
     assert queue.started == ["a", "b", "c"]
     assert queue.present == (2, 1)
 
@@ -53,7 +58,7 @@ def test_a_sequence_starts_only_when_its_blocks_are_free():
     queue.add("four", 4)
     assert queue.started == ["five"]
     assert queue.admission.kv_reserved == 5 / 8
-    queue.admission.leave(five)
+    queue.admission.release(five)
     assert queue.started == ["five", "four"]
     assert queue.admission.kv_reserved == 4 / 8
 
@@ -72,7 +77,7 @@ def test_a_sequence_larger_than_the_cache_decodes_alone():
     queue.add("one", 1)
     assert queue.started == ["huge"]
     assert queue.admission.kv_reserved == 1
-    queue.admission.leave(huge)
+    queue.admission.release(huge)
     assert queue.started == ["huge", "one"]
     assert queue.admission.kv_reserved == 1 / 8
 
@@ -100,8 +105,8 @@ def test_reserved_slots_count_toward_the_queue_limit_before_tokenization():
     assert queue.present == (0, 4)
     with pytest.raises(Overloaded):
         queue.admission.reserve(1)
-    slots[2].give_back()
-    slots[2].give_back()
+    slots[2].release_unused()
+    slots[2].release_unused()
     assert queue.present == (0, 3)
     queue.admission.reserve(1)
     with pytest.raises(Overloaded):
@@ -145,10 +150,10 @@ def test_a_reserved_slot_can_be_used_or_returned_only_once():
     queue = Waiting()
     slots = queue.admission.reserve(1)
     slots.enter([queue.reservation("a")])
-    slots.give_back()
+    slots.release_unused()
     assert queue.present == (1, 0)
     given_back = queue.admission.reserve(1)
-    given_back.give_back()
+    given_back.release_unused()
     given_back.enter([queue.reservation("b")])
     assert queue.started == ["a"]
     assert queue.present == (1, 0)
@@ -176,9 +181,9 @@ def test_a_batch_whose_contexts_never_fit_the_queue_is_rejected():
 def test_only_a_waiting_sequence_can_be_withdrawn():
     queue = Waiting(max_running=1)
     first, second = queue.add("a"), queue.add("b")
-    assert not queue.admission.withdraw(first)
-    assert queue.admission.withdraw(second)
-    assert not queue.admission.withdraw(second)
+    assert not queue.admission.remove_waiting(first)
+    assert queue.admission.remove_waiting(second)
+    assert not queue.admission.remove_waiting(second)
     assert queue.present == (1, 0)
 
 
@@ -187,7 +192,7 @@ def test_the_next_sequence_moves_up_when_one_is_withdrawn():
     queue.add("five", 5)
     four = queue.add("four", 4)
     queue.add("three", 3)
-    queue.admission.withdraw(four)
+    queue.admission.remove_waiting(four)
     assert queue.started == ["five", "three"]
 
 
@@ -195,33 +200,38 @@ def test_sequences_do_not_wait_for_the_draft_cache():
     queue = Waiting(max_running=3, draft_kv_blocks=4)
     reservations = [queue.add(name, 1, 3) for name in "ab"]
     assert queue.started == ["a", "b"]
-    assert [reservation.drafts for reservation in reservations] == [True, False]
+    assert [reservation.has_draft_blocks for reservation in reservations] == [True, False]
 
 
 def test_free_draft_blocks_go_to_running_sequences_in_order():
     queue = Waiting(max_running=4, draft_kv_blocks=4)
     first, second, third, fourth = [queue.add(name, 1, 2) for name in "abcd"]
-    assert [t.drafts for t in (first, second, third, fourth)] == [True, True, False, False]
-    queue.admission.leave(first)
-    assert [t.drafts for t in (second, third, fourth)] == [True, True, False]
-    queue.admission.leave(third)
-    queue.admission.leave(second)
-    assert fourth.drafts
-    assert queue.add("e", 1, 2).drafts
-    assert not queue.add("f", 1, 1).drafts
+    assert [t.has_draft_blocks for t in (first, second, third, fourth)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    queue.admission.release(first)
+    assert [t.has_draft_blocks for t in (second, third, fourth)] == [True, True, False]
+    queue.admission.release(third)
+    queue.admission.release(second)
+    assert fourth.has_draft_blocks
+    assert queue.add("e", 1, 2).has_draft_blocks
+    assert not queue.add("f", 1, 1).has_draft_blocks
 
 
 def test_a_sequence_larger_than_the_draft_cache_runs_without_drafts():
     queue = Waiting(draft_kv_blocks=2)
-    assert not queue.add("long", 1, 3).drafts
-    assert queue.add("short", 1, 2).drafts
+    assert not queue.add("long", 1, 3).has_draft_blocks
+    assert queue.add("short", 1, 2).has_draft_blocks
 
 
 def test_a_sequence_needs_reserved_draft_blocks_to_use_the_draft_model():
     reservation, health = Reservation(1, 1), Health(patience=1)
     room = DraftKvAvailability(reservation, health)
     assert not room.available
-    reservation.drafts = True
+    reservation.has_draft_blocks = True
     assert room.available
     room.failed(EngineCallError("draft", "it fell over"))
     assert health.failures == 1
@@ -244,9 +254,9 @@ BLOCKS = with_engines(
     ],
 )
 def test_kv_blocks_are_reserved_per_engine(drafter, blocks):
-    assert blocks_of(replace(REQUEST, drafter=drafter), BLOCKS) == blocks
+    assert needed_kv_blocks(replace(REQUEST, drafter=drafter), BLOCKS) == blocks
 
 
 def test_draft_blocks_are_limited_by_the_max_seq_len_of_the_draft():
     settings = with_engines(BLOCKS, draft={"max_seq_len": 8})
-    assert blocks_of(replace(REQUEST, drafter="draft_model"), settings) == (4, 1)
+    assert needed_kv_blocks(replace(REQUEST, drafter="draft_model"), settings) == (4, 1)

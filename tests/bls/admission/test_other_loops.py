@@ -41,10 +41,10 @@ class Others(OtherLoops):
 
     def usage(self):
         usages = self._loops._usages
-        return LoopUsage.of_all(usage for n, usage in enumerate(usages) if n != self._own)
+        return LoopUsage.total(usage for n, usage in enumerate(usages) if n != self._own)
 
-    def publish(self, own):
-        self._loops._usages[self._own] = own
+    def publish(self, usage):
+        self._loops._usages[self._own] = usage
 
     def notify(self):
         for number, admission in enumerate(self._loops.admissions):
@@ -58,7 +58,7 @@ def test_sequences_start_in_order_across_loops():
     loops.add(2, "four", 4)
     loops.add(1, "one", 1)
     assert loops.started == ["five"]
-    loops.admissions[0].leave(five)
+    loops.admissions[0].release(five)
     assert loops.started == ["five", "four", "one"]
 
 
@@ -67,16 +67,16 @@ def test_withdrawing_the_first_waiting_request_does_not_block_other_loops():
     loops.add(0, "five", 5)
     four = loops.add(0, "four", 4)
     loops.add(1, "one", 1)
-    assert loops.admissions[0].withdraw(four)
+    assert loops.admissions[0].remove_waiting(four)
     assert loops.started == ["five", "one"]
 
 
 def test_draft_blocks_freed_in_one_loop_are_used_in_another():
     loops = Loops(2)
     first, second = loops.add(0, "a", 1, 3), loops.add(1, "b", 1, 3)
-    assert (first.drafts, second.drafts) == (True, False)
-    loops.admissions[0].leave(first)
-    assert second.drafts
+    assert (first.has_draft_blocks, second.has_draft_blocks) == (True, False)
+    loops.admissions[0].release(first)
+    assert second.has_draft_blocks
 
 
 def test_slots_reserved_in_other_loops_count_toward_the_queue_limit():
@@ -84,7 +84,7 @@ def test_slots_reserved_in_other_loops_count_toward_the_queue_limit():
     held = loops.admissions[0].reserve(5)
     with pytest.raises(Overloaded, match="0 sequences are running and 5 are waiting"):
         loops.add(1, "a")
-    held.give_back()
+    held.release_unused()
     loops.add(1, "a")
     assert loops.started == ["a"]
 
@@ -137,9 +137,9 @@ def played(loops, steps):
         elif sequences:
             loop, chosen = sequences[how[0] % len(sequences)]
             if what == "leave" and chosen.name in loops.started:
-                loops.admissions[loop].leave(chosen)
+                loops.admissions[loop].release(chosen)
                 sequences.remove((loop, chosen))
-            if what == "withdraw" and loops.admissions[loop].withdraw(chosen):
+            if what == "withdraw" and loops.admissions[loop].remove_waiting(chosen):
                 sequences.remove((loop, chosen))
         outcomes.append([*loops.started])
     return outcomes

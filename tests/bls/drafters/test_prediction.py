@@ -130,7 +130,7 @@ def test_a_prediction_never_joins_a_pool():
 
 @given(
     languages,
-    requests_of(any_request, drafters=DRAFTERS, most_min_tokens=10),
+    requests_of(any_request, drafters=DRAFTERS, max_min_tokens=10),
     st.lists(st.integers(0, 7), min_size=1, max_size=30),
     st.integers(0, 30),
     st.integers(1, 16),

@@ -12,7 +12,7 @@ from tandem.bls import effects
 from tandem.bls.exactness.lossless import (
     draft_gets_bans,
     draft_sampling,
-    lossless,
+    make_lossless,
     verification_logits,
 )
 from tandem.bls.request import GREEDY, Request, Sampling
@@ -123,7 +123,7 @@ def test_incomplete_draft_logits_limit_draft_sampling_to_the_temperature():
 def test_drafters_that_would_change_the_distribution_are_turned_off(
     drafter, settings, sampling, drafts
 ):
-    found = lossless(request_of(drafter, sampling=sampling), settings)
+    found = make_lossless(request_of(drafter, sampling=sampling), settings)
     assert found.drafter == (drafter if drafts else "none")
     if not drafts:
         assert (found.use_draft_logits, found.longest_draft) == (False, 0)
@@ -131,21 +131,21 @@ def test_drafters_that_would_change_the_distribution_are_turned_off(
 
 def test_an_acceptance_threshold_allows_inexact_drafts():
     request = request_of(sampling=TOP_P, draft_acceptance_threshold=0.4)
-    assert lossless(request, RAW) is request
+    assert make_lossless(request, RAW) is request
 
 
 def test_greedy_requests_need_no_draft_logits():
     request = request_of(sampling=GREEDY)
-    assert not lossless(request, SETTINGS).use_draft_logits
+    assert not make_lossless(request, SETTINGS).use_draft_logits
     lossy = replace(request, draft_acceptance_threshold=0.5)
-    assert lossless(lossy, SETTINGS) is lossy
+    assert make_lossless(lossy, SETTINGS) is lossy
 
 
 @pytest.mark.parametrize("wanted", ["return_log_probs", "return_context_logits"])
 def test_drafting_is_off_if_verification_cannot_return_requested_outputs(wanted):
     request = request_of(sampling=GREEDY, **{wanted: True})
-    assert lossless(request, RAW).drafter == "none"
+    assert make_lossless(request, RAW).drafter == "none"
     only_logits = wanted == "return_context_logits"
-    assert lossless(request, SETTINGS).drafter == ("none" if only_logits else "draft_model")
+    assert make_lossless(request, SETTINGS).drafter == ("none" if only_logits else "draft_model")
     itself = replace(request, drafter="engine")
-    assert lossless(itself, RAW) is itself
+    assert make_lossless(itself, RAW) is itself

@@ -7,7 +7,7 @@ import pytest
 import torch
 from distributions import WARPS, Warp
 
-from tandem.bls.exactness.lossless import warped
+from tandem.bls.exactness.lossless import warped_log_probs
 from tandem.bls.request import Sampling
 from tandem.engines.request import SamplingParams
 from tandem.engines.torch.processors import warp as warp_tensor
@@ -23,12 +23,14 @@ def sampling(warp):
 
 
 def probabilities(logits, warp, vocab_size=VOCAB):
-    return np.exp(warped(np.reshape(logits, (1, -1, len(logits))), sampling(warp), vocab_size))[0]
+    return np.exp(
+        warped_log_probs(np.reshape(logits, (1, -1, len(logits))), sampling(warp), vocab_size)
+    )[0]
 
 
-@pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])
-def test_the_lowest_temperatures_mean_greedy_decoding(least):
-    found = probabilities(np.array([3.0, -7.0, 3.5, -np.inf], np.float32), Warp(least), 4)
+@pytest.mark.parametrize("temperature", [1e-30, 1e-39, 1e-45])
+def test_the_lowest_temperatures_mean_greedy_decoding(temperature):
+    found = probabilities(np.array([3.0, -7.0, 3.5, -np.inf], np.float32), Warp(temperature), 4)
     assert found[0].tolist() == [0, 0, 1, 0]
 
 
@@ -40,7 +42,7 @@ def test_warped_logits_equal_the_torch_engine(temperature, cut):
     scores = torch.from_numpy(logits[0])
     scores = warp_tensor(scores, SamplingParams(**vars(warp)))
     expected = scores.log_softmax(-1).numpy()
-    found = warped(logits, sampling(warp), 1000)
+    found = warped_log_probs(logits, sampling(warp), 1000)
     assert found.dtype == np.float32
     assert (np.isinf(found[0]) == np.isinf(expected)).all()
     np.testing.assert_allclose(found[0], expected, atol=1e-4)

@@ -27,10 +27,10 @@ from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import make_draft_ahead
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.errors import EngineCallError, GuideFailed
-from tandem.bls.exactness.lossless import lossless
-from tandem.bls.guided.guidance import GRAMMAR, joined_answers, masked_bias, method_of
+from tandem.bls.exactness.lossless import make_lossless
+from tandem.bls.guided.guidance import GRAMMAR, guide_method, join_answers, masked_bias
 from tandem.bls.request import GREEDY, Request, Sampling
-from tandem.bls.text.token_details import TopLogProbs, joined
+from tandem.bls.text.token_details import TopLogProbs, join_details
 from tandem.contract.entry import KINDS
 from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideError
@@ -73,7 +73,7 @@ engines = st.sampled_from([MASKS, REPAIR])
 @settings(max_examples=75)
 @given(requests, rows, scripts.map(tuple), engines)
 def test_a_guided_answer_equals_masked_decoding_token_by_token(request, language, script, engine):
-    request = lossless(request, engine)
+    request = make_lossless(request, engine)
     tokens, reason = expected(request, engine, language)
     decoding = decoding_of(request, engine)
     draft = Guesser(tokens, len(request.prompt_ids), script)
@@ -81,7 +81,7 @@ def test_a_guided_answer_equals_masked_decoding_token_by_token(request, language
     assert decoding.sequence.output.tolist() == tokens
     assert np.concatenate([chunk.tokens for chunk in chunks]).tolist() == tokens
     assert chunks[-1].finish_reason == reason
-    details = joined([chunk.details for chunk in chunks])
+    details = join_details([chunk.details for chunk in chunks])
     kinds = [KINDS[kind] for kind in details.kinds]
     statistics = decoding.statistics.guide
     assert (
@@ -107,7 +107,7 @@ def test_forced_tokens_need_no_call():
     assert decoding.sequence.output.tolist() == encoded("The quick brown fox")
     assert not target.calls
     assert chunks[-1].finish_reason == "stop"
-    details = joined([chunk.details for chunk in chunks])
+    details = join_details([chunk.details for chunk in chunks])
     assert {KINDS[kind] for kind in details.kinds} == {"forced"}
     assert set(details.rounds.tolist()) == {0}
 
@@ -184,7 +184,7 @@ def test_an_illegal_draft_counts_as_rejected():
     assert [len(call.token_masks) for call in target.calls] == [1] * 5
     assert [(len(draft), accepted) for draft, accepted, _ in verified] == [(4, 0)] * 5
     assert decoding.statistics.guide.num_illegal_draft_tokens == 20
-    kinds = joined([chunk.details for chunk in chunks]).kinds
+    kinds = join_details([chunk.details for chunk in chunks]).kinds
     assert [KINDS[kind] for kind in kinds] == ["correction"] * 5
 
 
@@ -246,7 +246,7 @@ METHODS = [
 
 @pytest.mark.parametrize(("engine", "sampling", "method"), METHODS)
 def test_the_guidance_method_depends_on_the_engine_and_sampling_options(engine, sampling, method):
-    assert method_of(request_for(GUIDES[0], sampling=Sampling(**sampling)), engine) == method
+    assert guide_method(request_for(GUIDES[0], sampling=Sampling(**sampling)), engine) == method
 
 
 def answer(count, first, **fields):
@@ -259,7 +259,7 @@ def answer(count, first, **fields):
 
 def test_log_probs_line_up_with_tokens_after_a_repair():
     one = answer(4, 10, seconds=2.0, engine_seconds=1.0)
-    both = joined_answers(one, 2, answer(1, 90, seconds=0.5, engine_seconds=0.25))
+    both = join_answers(one, 2, answer(1, 90, seconds=0.5, engine_seconds=0.25))
     assert both.tokens.tolist() == [10, 11, 90]
     assert (both.seconds, both.engine_seconds) == (2.5, 1.25)
     assert both.log_probs.tolist() == [10, 11, 90]
@@ -269,13 +269,13 @@ def test_log_probs_line_up_with_tokens_after_a_repair():
 @pytest.mark.parametrize("cut", [{"top_k": 4}, {"top_k": 0, "top_p": 0.5}])
 def test_without_masks_truncated_sampling_decodes_one_token_per_call(cut):
     request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
-    request = lossless(guided.sampled(request, **cut), REPAIR)
+    request = make_lossless(guided.sampled(request, **cut), REPAIR)
     assert request.drafter == "none"
-    assert method_of(request, REPAIR) == "token_by_token"
+    assert guide_method(request, REPAIR) == "token_by_token"
     decoding, target, _ = played(request, REPAIR)
     assert all(len(call.token_masks) == call.max_new_tokens == 1 for call in target.calls)
     assert decoding.statistics.guide.method == "token_by_token"
-    assert lossless(guided.sampled(request_for(GUIDES[2]), **cut), MASKS).guide == GUIDES[2]
+    assert make_lossless(guided.sampled(request_for(GUIDES[2]), **cut), MASKS).guide == GUIDES[2]
 
 
 def test_each_repair_has_a_new_seed_for_an_unkeyed_engine():

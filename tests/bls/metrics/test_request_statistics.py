@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.bls.metrics.request_statistics import Drafted, Round, Statistics, Totals
+from tandem.bls.metrics.request_statistics import DraftStatistics, Round, Statistics, Totals
 from tandem.bls.metrics.timeline import Timeline
-from tandem.bls.metrics.updates import updates_of
+from tandem.bls.metrics.updates import sequence_updates
 
 
 def test_statistics_add_up_rounds_in_total_and_per_drafter():
@@ -99,7 +99,7 @@ def test_draft_ahead_hits_are_grouped_by_previously_accepted_tokens():
 
 
 def test_statistics_without_drafts_are_zero():
-    nothing = Drafted()
+    nothing = DraftStatistics()
     assert (nothing.draft_acceptance_rate, nothing.mean_acceptance_length) == (0.0, 1.0)
 
 
@@ -117,7 +117,7 @@ def test_statistics_without_drafts_are_zero():
 )
 def test_rounds_of_a_self_drafting_engine_are_counted(emitted, drafted, accepted, rounds, counted):
     statistics = Statistics()
-    statistics.add_own_drafts(emitted, drafted, accepted)
+    statistics.add_engine_drafts(emitted, drafted, accepted)
     assert (statistics.num_rounds, statistics.num_accepted_draft_tokens) == (rounds, counted)
     assert statistics.by_drafter["engine"].num_spec_steps == rounds
 
@@ -130,8 +130,8 @@ def test_counters_never_decrease_for_any_engine_statistics(calls):
     statistics = Statistics()
     before = {}
     for call in calls:
-        statistics.add_own_drafts(*call)
-        counts = dict(updates_of("engine", statistics, Timeline(arrival=0)).counts)
+        statistics.add_engine_drafts(*call)
+        counts = dict(sequence_updates("engine", statistics, Timeline(arrival=0)).counts)
         assert all(value >= before.get(key, 0) for key, value in counts.items())
         before = counts
     assert statistics.num_accepted_draft_tokens <= statistics.num_draft_tokens

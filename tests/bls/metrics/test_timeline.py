@@ -24,9 +24,9 @@ def clock(monkeypatch):
 def test_latencies_are_computed_from_deliveries(clock):
     times = Timeline(arrival=1 * S)
     clock.now = 2 * S
-    times.scheduled()
+    times.mark_scheduled()
     for clock.now, tokens in ((4 * S, 3), (5 * S, 0), (7 * S, 1), (10 * S, 2), (11 * S, 0)):
-        times.delivered(tokens)
+        times.record_delivery(tokens)
     assert times.time_to_first_token == 3
     assert times.inter_token_latency == 2  # 6 s between first and last delivery, 3 tokens
     assert times.decoding_seconds == 9
@@ -37,5 +37,5 @@ def test_latencies_are_computed_from_deliveries(clock):
 def test_latencies_are_not_negative_if_the_clock_is_set_back(clock):
     times = Timeline(arrival=9 * S)
     clock.now = 8 * S
-    times.delivered(1)
+    times.record_delivery(1)
     assert times.time_to_first_token == 0

@@ -4,7 +4,7 @@ import pytest
 
 from tandem.bls.metrics.request_statistics import Round, Statistics
 from tandem.bls.metrics.timeline import Timeline
-from tandem.bls.metrics.updates import key_of, updates_of, zeros
+from tandem.bls.metrics.updates import key_of, sequence_updates, zero_updates
 
 MS = 10**6  # nanoseconds
 
@@ -41,7 +41,7 @@ def observed(updates, name, **labels):
 
 
 def test_orchestration_time_is_the_time_outside_the_engines(statistics):
-    updates = updates_of("draft_model", statistics, TIMELINE)
+    updates = sequence_updates("draft_model", statistics, TIMELINE)
     parts = {
         part: counts(updates, "tandem_round_part_seconds_total", drafter="draft_model", part=part)
         for part in ("draft", "target", "orchestration")
@@ -50,7 +50,7 @@ def test_orchestration_time_is_the_time_outside_the_engines(statistics):
 
 
 def test_histograms_observe_one_mean_per_sequence(statistics):
-    updates = updates_of("draft_model", statistics, TIMELINE)
+    updates = sequence_updates("draft_model", statistics, TIMELINE)
 
     def of(name, **labels):
         return observed(updates, name, drafter="draft_model", **labels)
@@ -63,7 +63,7 @@ def test_histograms_observe_one_mean_per_sequence(statistics):
 
 
 def test_accepted_tokens_are_counted_by_position(statistics):
-    updates = updates_of("draft_model", statistics, TIMELINE)
+    updates = sequence_updates("draft_model", statistics, TIMELINE)
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     assert [
         counts(updates, name, drafter="draft_model", position=position) for position in "01"
@@ -75,7 +75,7 @@ def test_sequence_counters_are_labeled_with_the_requested_drafter():
     statistics = Statistics(
         num_drafter_failures=2, num_unverified_draft_tokens=3, num_recomputed_tokens=4
     )
-    updates = updates_of("hybrid", statistics, TIMELINE)
+    updates = sequence_updates("hybrid", statistics, TIMELINE)
     assert {key: value for key, value in updates.counts.items() if value in (5, 2, 3, 4)} == {
         key_of(f"tandem_{name}_total", drafter="hybrid"): value
         for name, value in {
@@ -88,7 +88,7 @@ def test_sequence_counters_are_labeled_with_the_requested_drafter():
 
 
 def test_draft_counters_are_labeled_with_the_proposing_drafter(statistics):
-    updates = updates_of("hybrid", statistics, TIMELINE)
+    updates = sequence_updates("hybrid", statistics, TIMELINE)
     assert {
         name: counts(updates, f"spec_decode_num_{name}_total", drafter="draft_model")
         for name in ("drafts", "draft_tokens", "accepted_tokens")
@@ -97,14 +97,14 @@ def test_draft_counters_are_labeled_with_the_proposing_drafter(statistics):
 
 @pytest.mark.parametrize("drafter", ["none", "hybrid"])
 def test_draft_counters_do_not_exist_for_drafters_without_drafts(drafter):
-    assert not any(name.startswith("spec_decode") for name, _ in zeros(drafter).counts)
-    assert any(name.startswith("spec_decode") for name, _ in zeros("engine").counts)
+    assert not any(name.startswith("spec_decode") for name, _ in zero_updates(drafter).counts)
+    assert any(name.startswith("spec_decode") for name, _ in zero_updates("engine").counts)
 
 
 def test_histograms_skip_a_sequence_that_failed_before_its_first_token():
     timeline = Timeline(arrival=1 * MS)
-    timeline.scheduled()
-    updates = updates_of("none", Statistics(num_drafter_failures=1), timeline)
+    timeline.mark_scheduled()
+    updates = sequence_updates("none", Statistics(num_drafter_failures=1), timeline)
     assert updates.observations == []
     assert counts(updates, "tandem_drafter_failures_total", drafter="none") == 1
     assert sum(updates.counts.values()) == 1
@@ -114,8 +114,8 @@ def test_an_empty_answer_counts_a_round_but_no_first_token():
     statistics = Statistics()
     statistics.add(Round(num_draft_tokens=4, drafter="draft_model", target_seconds=0.001))
     timeline = Timeline(arrival=1)
-    timeline.scheduled()
-    timeline.delivered(0)  # only the end of sequence
-    updates = updates_of("draft_model", statistics, timeline)
+    timeline.mark_scheduled()
+    timeline.record_delivery(0)  # only the end of sequence
+    updates = sequence_updates("draft_model", statistics, timeline)
     assert len(observed(updates, "tandem_round_seconds", drafter="draft_model")) == 1
     assert not observed(updates, "tandem_time_to_first_token_seconds", drafter="draft_model")

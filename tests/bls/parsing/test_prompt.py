@@ -11,8 +11,8 @@ from tandem.bls.parsing.prompt import (
     Prompt,
     TokenizerInputs,
     Tokens,
+    build_request,
     check_logits,
-    request_of,
 )
 from tandem.bls.request import Options, Request, Sampling
 
@@ -43,7 +43,7 @@ TOKENS = Tokens(ids(1, 2, 3, 4, 5))
 
 def test_the_request_gets_its_ids_words_and_biases_from_the_tokenizer():
     tokens = TOKENS._replace(bad_words=ids(1, 2), embedding_bias=np.ones(8, np.float32))
-    request = request_of(PROMPT, tokens, LIMITED)
+    request = build_request(PROMPT, tokens, LIMITED)
     assert request == replace(
         REQUEST,
         prompt_ids=tokens.prompt_ids,
@@ -67,31 +67,31 @@ def test_the_request_gets_its_ids_words_and_biases_from_the_tokenizer():
 )
 def test_special_stop_words_become_end_ids(read, special, end_ids):
     prompt = PROMPT._replace(request=replace(REQUEST, end_ids=read))
-    request = request_of(prompt, TOKENS._replace(special_stops=special), LIMITED)
+    request = build_request(prompt, TOKENS._replace(special_stops=special), LIMITED)
     assert request.end_ids == end_ids
 
 
 def test_special_stop_words_are_not_stop_strings():
     tokens = TOKENS._replace(special_stops=(None, 0, None))
-    request = request_of(PROMPT, tokens, LIMITED)
+    request = build_request(PROMPT, tokens, LIMITED)
     assert request.stop_strings == ("END", "stop")
 
 
 def test_prompt_max_tokens_and_max_draft_len_must_fit_max_seq_len():
-    assert request_of(PROMPT, TOKENS, LIMITED)
+    assert build_request(PROMPT, TOKENS, LIMITED)
     with pytest.raises(
         BadRequest,
         match=r"^input 'max_tokens' is 21 and the prompt has 5 tokens; the limit is 25 in total "
         r"\(max_seq_len 30 minus max_draft_len 5\)$",
     ):
-        request_of(PROMPT._replace(request=replace(REQUEST, max_tokens=21)), TOKENS, LIMITED)
+        build_request(PROMPT._replace(request=replace(REQUEST, max_tokens=21)), TOKENS, LIMITED)
 
 
 def test_a_prompt_without_tokens_is_rejected():
     with pytest.raises(
         BadRequest, match=r"^input 'text_input' must have at least one token; got none$"
     ):
-        request_of(PROMPT, Tokens(ids()), LIMITED)
+        build_request(PROMPT, Tokens(ids()), LIMITED)
 
 
 ROW = 8 * 4  # bytes; the limit is ten rows
@@ -129,6 +129,6 @@ def test_biases_by_id_and_by_word_are_added():
         (by_words, [1, 4, 1, -4]),
         (by_words[:2], [1, 4, 0, -5]),  # of a tokenizer with fewer tokens
     ):
-        request = request_of(biased, TOKENS._replace(embedding_bias=given), LIMITED)
+        request = build_request(biased, TOKENS._replace(embedding_bias=given), LIMITED)
         assert request.sampling.embedding_bias.tolist() == total
     assert by_ids.tolist() == [0, 3, 0, -5]

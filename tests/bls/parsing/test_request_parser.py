@@ -18,7 +18,7 @@ from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.prompt import TokenizerInputs
-from tandem.bls.parsing.request_parser import UNSUPPORTED, UNTOKENIZED, checked_rows, is_stop
+from tandem.bls.parsing.request_parser import UNSUPPORTED, UNTOKENIZED, is_stop, validate_rows
 from tandem.bls.request import Options, Request, Sampling
 from tandem.contract import entry
 
@@ -587,7 +587,7 @@ def test_end_id_overrides_the_checkpoints_end_ids(end_id, end_ids):
 
 def test_the_stop_input_marks_a_stop_request():
     for value in (True, False):
-        rows = checked_rows({"stop": np.array([[value]])}, "", SETTINGS)
+        rows = validate_rows({"stop": np.array([[value]])}, "", SETTINGS)
         assert is_stop(rows) is value
     assert not is_stop([])
 

@@ -8,7 +8,7 @@ from tandem.bls.effects import Chunk
 from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.text import detokenizer as text
 from tandem.bls.text.detokenizer import IncrementalDetokenizer, detokenize_stream
-from tandem.bls.text.token_details import of_plain_tokens
+from tandem.bls.text.token_details import plain_details
 
 TOTALS = Statistics().totals
 
@@ -79,7 +79,7 @@ def test_the_answer_ends_with_the_token_that_completes_a_stop_string():
 def chunks_of(count):
     finish = [None] * (count - 1) + ["length"]
     return [
-        Chunk(ids(at % 6, 0), "", reason, TOTALS, of_plain_tokens(2 * at, 2))
+        Chunk(ids(at % 6, 0), "", reason, TOTALS, plain_details(2 * at, 2))
         for at, reason in enumerate(finish)
     ]
 

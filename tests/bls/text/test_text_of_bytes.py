@@ -35,7 +35,11 @@ def answered(kind, prompt, tokens, **asked):
 def test_a_stop_string_matches_an_unfinished_character_at_the_end(kind, streams):
     tokenizer, text = KINDS[kind]
     half = tokenizer.encode(text.removesuffix(" b"), add_special_tokens=False).ids[:-1]
-    shown = make_detokenizer(tokenizer, skip_special_tokens=True).whole(half).partition("\ufffd")[0]
+    shown = (
+        make_detokenizer(tokenizer, skip_special_tokens=True)
+        .decode_all(half)
+        .partition("\ufffd")[0]
+    )
     asked = {"stream": streams, "stop_strings": ("\ufffd",)}
     assert answered(kind, [5], half, **asked) == (shown, "stop")
 
@@ -49,4 +53,4 @@ def test_an_echoed_prompt_and_its_answer_are_decoded_together(kind, asked, data)
     cut = data.draw(st.integers(1, len(tokens) - 1))
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
     shown, _ = answered(kind, tokens[:cut], tokens[cut:], exclude_input_in_output=False, **asked)
-    assert detokenizer.complete(tokens[:cut]) + shown == text
+    assert detokenizer.decode_complete(tokens[:cut]) + shown == text

@@ -9,7 +9,7 @@ from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter
 from tandem.bls.effects import Chunk
 from tandem.bls.errors import Cancelled, EngineCallError, Overloaded
 from tandem.bls.settings import ForwarderSettings
-from tandem.bls.triton.background import in_background
+from tandem.bls.triton.background import run_in_background
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.calls import Calls
@@ -49,7 +49,7 @@ class Receiver:
     def deliver(self, chunk):
         self.chunks.append(chunk)
 
-    def ended(self, error):
+    def on_end(self, error):
         self.ends.append(error)
 
 
@@ -62,10 +62,10 @@ class Clients:
 def test_tasks_are_rejected_as_overloaded_if_no_thread_can_start(threads):
     threads.left = 0
     refusals, worked = [], []
-    in_background(lambda: worked.append(1), refusals.append)
+    run_in_background(lambda: worked.append(1), refusals.append)
     assert [type(error) for error in refusals] == [Overloaded]
     with pytest.raises(Overloaded):
-        in_background(lambda: worked.append(1))
+        run_in_background(lambda: worked.append(1))
     assert not worked
 
 
@@ -115,7 +115,7 @@ def test_a_forwarded_request_is_rejected_if_no_thread_can_start(threads, pb):
 def test_an_error_is_sent_even_if_no_thread_can_start(threads, pb):
     triton = pb.ResponseSender()
     threads.left = 0
-    Sender(Request(triton), decoupled=True).refuse("no", "INVALID_ARG")
+    Sender(Request(triton), decoupled=True).send_error("no", "INVALID_ARG")
     [sent] = triton.sent
     assert sent.response.error().message() == "no"
 
@@ -126,16 +126,16 @@ def test_a_permit_passes_to_the_next_request_if_no_thread_can_start(threads):
 
     def unlucky(permit):
         def give_up(error):
-            permit.give_back()
+            permit.release_unused()
             failures.append(error)
 
-        in_background(lambda: None, give_up)
+        run_in_background(lambda: None, give_up)
 
     for _ in range(2000):  # exceeds the recursion limit
         limiter.acquire(unlucky, 0)
     limiter.acquire(served.append, 1)
     threads.left = 0
-    first.end()
+    first.release()
     assert len(failures) == 2000
     assert len(served) == 1
 
@@ -143,10 +143,10 @@ def test_a_permit_passes_to_the_next_request_if_no_thread_can_start(threads):
 def test_a_thread_that_cannot_start_releases_its_slot(threads):
     clients = type("Clients", (Clients,), {"ahead_threads": threading.BoundedSemaphore(1)})
     threads.left = 0
-    assert AheadThread.if_free(clients, None) is None
+    assert AheadThread.start_if_free(clients, None) is None
     threads.left = 1
-    helper = AheadThread.if_free(clients, None)
-    assert AheadThread.if_free(clients, None) is None
+    helper = AheadThread.start_if_free(clients, None)
+    assert AheadThread.start_if_free(clients, None) is None
     ended = []
     helper.close(lambda: ended.append(1))
     assert ended == [1]

@@ -29,7 +29,7 @@ class Receiver:
         if chunk.finish_reason is not None:
             self.done.set()
 
-    def ended(self, error):
+    def on_end(self, error):
         self.error = error
         self.end.set()
 

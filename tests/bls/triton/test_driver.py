@@ -13,7 +13,7 @@ from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.sequence_caller import SECONDS_BETWEEN_STOPS
+from tandem.bls.triton.engine_calls.sequence_caller import STOP_INTERVAL
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
@@ -26,7 +26,7 @@ class Receiver:
     def __init__(self):
         self.end = threading.Event()
 
-    def ended(self, error):
+    def on_end(self, error):
         self.error = error
         self.end.set()
 
@@ -119,7 +119,7 @@ def test_a_stop_is_repeated_until_its_call_ends(engine, interrupted):
     assert engine.stopped.wait(PATIENCE)
     engine.stopped.clear()
     driver.check(0.0)  # too early to repeat the stop
-    driver.check(time.monotonic() + 2 * SECONDS_BETWEEN_STOPS)
+    driver.check(time.monotonic() + 2 * STOP_INTERVAL)
     assert engine.stopped.wait(PATIENCE)
     assert engine.num_stops == 2
 
@@ -128,7 +128,7 @@ def test_a_call_is_not_stopped_before_it_is_interrupted(engine):
     driver = Driver(EngineClients(SETTINGS), DraftThenVerify()(), REQUEST, Receiver())
     driver.start()
     assert engine.arrived.wait(PATIENCE)
-    driver.check(time.monotonic() + 2 * SECONDS_BETWEEN_STOPS)
+    driver.check(time.monotonic() + 2 * STOP_INTERVAL)
     driver.interrupt(Cancelled())
     assert engine.stopped.wait(PATIENCE)
     assert engine.num_stops == 1

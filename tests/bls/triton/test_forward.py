@@ -8,7 +8,7 @@ import pytest
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton import forward
 from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.forward import SECONDS_BETWEEN_STOPS, _Forwarded
+from tandem.bls.triton.forward import STOP_INTERVAL, _Forwarded
 
 
 class Request:
@@ -27,8 +27,8 @@ def cancelled(pb):
 
 def test_only_one_stop_is_sent_at_a_time(cancelled, pb, monkeypatch):
     begun, asked = [], []
-    monkeypatch.setattr(forward, "in_background", lambda work, refused: begun.append(work))
-    now = itertools.count(time.monotonic(), SECONDS_BETWEEN_STOPS)
+    monkeypatch.setattr(forward, "run_in_background", lambda work, refused: begun.append(work))
+    now = itertools.count(time.monotonic(), STOP_INTERVAL)
 
     def look_often():
         for _ in range(100):

@@ -38,10 +38,10 @@ def shown(pb):
 def ended(*rounds):
     """Return the statistics and the timeline of a sequence with these rounds."""
     statistics, timeline = Statistics(), Timeline(arrival=1)
-    timeline.scheduled()
+    timeline.mark_scheduled()
     for round_ in rounds:
         statistics.add(round_)
-        timeline.delivered(round_.num_accepted_tokens + 1)
+        timeline.record_delivery(round_.num_accepted_tokens + 1)
     return statistics, timeline
 
 

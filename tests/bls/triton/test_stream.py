@@ -15,7 +15,7 @@ from tokenizer_kinds import byte_level, write
 from tandem.bls.triton.stream import TOKENIZER_CALLS, StreamEntry
 from tandem.contract import engine as tensors
 from tandem.contract import entry as outputs
-from tandem.contract.errors import coded
+from tandem.contract.errors import prefix_code
 from tandem.contract.model_parameters import encode
 from tandem.postprocessing.detokenizer import make_detokenizer
 from tandem.postprocessing.postprocessor import Postprocessor
@@ -65,7 +65,7 @@ class Models:
         try:
             answer = self._models[request.model_name](inputs, wanted)
         except InputError as error:
-            line = coded("INVALID_ARG", str(error))
+            line = prefix_code("INVALID_ARG", str(error))
             return self._pb.InferenceResponse(error=self._pb.TritonError(line))
         return self._pb.InferenceResponse(
             [self._pb.Tensor(name, value) for name, value in answer.items()]

@@ -14,7 +14,7 @@ from tandem.bls.settings import MAX_AHEAD_THREADS
 from tandem.bls.triton.engine_calls import ahead_thread as module
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.sequence_caller import SECONDS_BETWEEN_STOPS
+from tandem.bls.triton.engine_calls.sequence_caller import STOP_INTERVAL
 
 
 class Steps:
@@ -33,9 +33,9 @@ class Steps:
 
 def test_stopping_drafting_ahead_before_its_start_prevents_all_calls(pb, monkeypatch):
     threads, given_up, wanted = [], Steps(1), Steps(1)
-    monkeypatch.setattr(module, "in_background", threads.append)
+    monkeypatch.setattr(module, "run_in_background", threads.append)
     pb.InferenceRequest.answer = Engines()
-    thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)
+    thread = AheadThread.start_if_free(EngineClients(AHEAD), REQUEST)
     result = thread.begin(given_up())
     thread.stop()
     assert thread.begin(wanted()) is None  # the first steps are still pending
@@ -62,7 +62,7 @@ def working(pb):
     """Yield a thread in the first of two calls, with its clients, steps, result and hold."""
     hold, steps, clients = HeldDraft(), Steps(2), EngineClients(AHEAD)
     pb.InferenceRequest.answer = Engines(hold=hold)
-    thread = AheadThread.if_free(clients, REQUEST)
+    thread = AheadThread.start_if_free(clients, REQUEST)
     result = thread.begin(steps())
     assert hold.arrived.wait(PATIENCE)
     yield thread, clients, steps, result, hold
@@ -92,7 +92,7 @@ def test_the_stop_of_a_draft_ahead_call_is_repeated_until_it_ends(pb, working):
     stops = pb.InferenceRequest.answer.stops
     thread.stop()
     assert eventually(lambda: len(stops) == 1)
-    thread.check(time.monotonic() + SECONDS_BETWEEN_STOPS)
+    thread.check(time.monotonic() + STOP_INTERVAL)
     assert eventually(lambda: len(stops) == 2)
 
 
@@ -101,7 +101,7 @@ def test_branches_of_a_stopped_draft_ahead_call_are_dropped(pb, stopped):
     """The stopped call was shorter than planned, so it would distort the measured times."""
     hold = HeldDraft()
     pb.InferenceRequest.answer = Engines(hold=hold)
-    thread = AheadThread.if_free(EngineClients(AHEAD), REQUEST)
+    thread = AheadThread.start_if_free(EngineClients(AHEAD), REQUEST)
     call = EngineCall("draft", REQUEST.prompt_ids, 4, 0, Draft(ids(4)), Branching((0, 1), (0, 2)))
 
     def steps():

@@ -13,8 +13,8 @@ from tandem.bls.errors import (
     Overloaded,
     ServingError,
 )
-from tandem.bls.triton.engine_calls.calls import Calls, failure
-from tandem.contract.errors import CODES, coded, decoded
+from tandem.bls.triton.engine_calls.calls import Calls, engine_error
+from tandem.contract.errors import CODES, prefix_code, split_code
 
 REGION = "triton_python_backend_shm_region_tandem-14202-ac8fb9ed"
 LOST = "Stub process 'target_0_0' is not healthy."
@@ -44,7 +44,7 @@ def fails(pb):
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("code", CODES)
 def test_an_error_code_is_read_from_the_message_or_the_error(fails, code, decoupled):
-    for error in (fails(coded(code, "no"), decoupled=decoupled), fails("no", code)):
+    for error in (fails(prefix_code(code, "no"), decoupled=decoupled), fails("no", code)):
         assert (error.code, error.what) == (code, "no")
         assert isinstance(error, EngineRefused) == (code in ("INVALID_ARG", "UNSUPPORTED"))
 
@@ -65,7 +65,7 @@ def test_errors_never_contain_names_of_shared_memory_regions(fails, pb, said, ra
         "model 'target' failed: Triton's shared memory (/dev/shm) is full; enlarge it, for "
         "example with docker's --shm-size"
     )
-    assert any(decoded(said)[1] in line for line in pb.Logger.lines)
+    assert any(split_code(said)[1] in line for line in pb.Logger.lines)
 
 
 def test_stack_traces_are_removed_from_error_messages(fails):
@@ -78,9 +78,9 @@ def test_the_error_for_full_shared_memory_is_passed_on_unchanged(fails):
 
 
 def test_an_error_message_without_a_known_code_is_unchanged():
-    assert decoded("input 'x': wrong") == (None, "input 'x': wrong")
-    assert decoded("INVALID: wrong") == (None, "INVALID: wrong")
-    assert coded("INTERNAL", "it broke") == "it broke"
+    assert split_code("input 'x': wrong") == (None, "input 'x': wrong")
+    assert split_code("INVALID: wrong") == (None, "INVALID: wrong")
+    assert prefix_code("INTERNAL", "it broke") == "it broke"
 
 
 def test_errors_have_their_documented_codes():
@@ -108,11 +108,11 @@ def test_an_empty_response_is_an_error_unless_it_is_allowed(pb, decoupled):
 
 @pytest.mark.parametrize("said", [LOST, UNLOADED, STOPPING])
 def test_a_model_that_died_or_is_unloaded_or_shuts_down_is_unavailable(said):
-    error = failure("target", said)
+    error = engine_error("target", said)
     assert error.code == "UNAVAILABLE"
     assert error.line == f"model_unavailable: model 'target' failed: {said}"
 
 
 @pytest.mark.parametrize("said", [f"it said: {LOST}", "Stub process 'target_0_0' has said no"])
 def test_other_failures_have_code_internal(said):
-    assert failure("target", said).code == "INTERNAL"
+    assert engine_error("target", said).code == "INTERNAL"

@@ -17,7 +17,7 @@ FAILED = EngineCallError("draft", "it fell over")
 def probes(monkeypatch):
     """The started probes. A test calls a probe to run it."""
     begun = []
-    monkeypatch.setattr(module, "in_background", lambda work, refused: begun.append(work))
+    monkeypatch.setattr(module, "run_in_background", lambda work, refused: begun.append(work))
     return begun
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.bls.triton.engine_calls.word_lists import joined, known
+from tandem.bls.triton.engine_calls.word_lists import drop_unknown, join_tables
 
 lists_of_words = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), max_size=5)
 
@@ -32,11 +32,11 @@ def words_of(table):
 @given(lists_of_words, lists_of_words, st.integers(0, 2))
 def test_joined_word_lists_contain_the_words_of_both(first, second, padding):
     tables = table_of(first, padding), table_of(second, padding)
-    assert words_of(joined(*tables)) == first + second
+    assert words_of(join_tables(*tables)) == first + second
 
 
 @given(lists_of_words, st.integers(0, 10), st.integers(0, 2))
 def test_words_with_ids_outside_the_vocabulary_are_dropped(words, vocab_size, padding):
     left = [word for word in words if all(token < vocab_size for token in word)]
-    assert words_of(known(table_of(words, padding), vocab_size)) == left
-    assert (known(table_of(words, padding), vocab_size) is None) == (left == [])
+    assert words_of(drop_unknown(table_of(words, padding), vocab_size)) == left
+    assert (drop_unknown(table_of(words, padding), vocab_size) is None) == (left == [])

@@ -24,7 +24,7 @@ from tandem.bls.triton.loops.shared_capacity import (
     ROW,
     ROWS,
     SHARED_MEMORY,
-    other_loops,
+    find_other_loops,
     shared_name,
 )
 
@@ -238,18 +238,18 @@ def started_as(*counts):
 
 
 def test_a_single_loop_needs_no_shared_capacity():
-    assert type(other_loops(started_as(1), 1)) is OtherLoops
+    assert type(find_other_loops(started_as(1), 1)) is OtherLoops
 
 
 @pytest.mark.parametrize(("counts", "settings"), [((2,), 1), ((1,), 2), ((1, 1), 1)])
 def test_a_wrong_number_of_instances_is_rejected(counts, settings):
     with pytest.raises(ValueError, match=f"starts {sum(counts)} loops, .* is {settings}; set"):
-        other_loops(started_as(*counts), settings)
+        find_other_loops(started_as(*counts), settings)
 
 
 def test_the_shared_file_is_named_after_the_process_namespace():
-    loops = other_loops(started_as(2), 2)
-    loops.open(stop=lambda request_id: None, released=lambda: None)
+    loops = find_other_loops(started_as(2), 2)
+    loops.open(on_stop=lambda request_id: None, on_release=lambda: None)
     namespace = re.fullmatch(r"pid:\[(\d+)\]", os.readlink("/proc/self/ns/pid"))[1]
     made = SHARED_MEMORY / f"{PREFIX}{namespace}-{os.getppid()}-bls_stream-1"
     assert made.exists()

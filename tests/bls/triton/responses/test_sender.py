@@ -32,12 +32,12 @@ def answer(pb):
 def made(pb):
     """made(...) returns Triton's sender and the `Sender` that wraps it."""
 
-    def make(*, decoupled=True, codes_errors=False, deliveries=None, **given):
+    def make(*, decoupled=True, with_error_codes=False, deliveries=None, **given):
         triton = pb.ResponseSender(**given)
         return triton, Sender(
             Request(triton),
             decoupled=decoupled,
-            codes_errors=codes_errors,
+            with_error_codes=with_error_codes,
             deliveries=deliveries,
         )
 
@@ -69,7 +69,7 @@ def test_a_large_answer_is_sent_before_a_separate_final_response(made, answer):
 def test_the_size_of_an_answer_includes_its_strings(made, pb, monkeypatch, size, decoupled):
     """Statistics of 10,000 rounds, for example, take megabytes of text."""
     asked = []
-    monkeypatch.setattr(module, "_memory_for_the_end", lambda size: asked.append(size) or True)
+    monkeypatch.setattr(module, "_has_memory_for_end", lambda size: asked.append(size) or True)
     triton, sender = made(decoupled=decoupled)
     texts = np.array([[b"a" * (size - 4), "\u00e9" * 2]], object)
     sender.send(pb.InferenceResponse([pb.Tensor("Y", texts)]), final=True)
@@ -85,7 +85,7 @@ def test_an_answer_that_does_not_fit_fails_with_one_line(made, answer, final):
         sender.send(answer(LARGE_BYTES + 1), final=final)
     assert not sender.closed
     assert not sender.is_cancelled()
-    sender.refuse("it does not fit")
+    sender.send_error("it does not fit")
     assert eventually(lambda: sender.closed)
     [end] = triton.sent
     assert (end.line, end.flags) == ("it does not fit", FINAL)
@@ -93,16 +93,16 @@ def test_an_answer_that_does_not_fit_fails_with_one_line(made, answer, final):
 
 def test_the_final_response_waits_for_free_shared_memory(made, answer, pb, monkeypatch):
     """Triton closes its sender before checking whether the response fits."""
-    monkeypatch.setattr(module, "_memory_for_the_end", lambda _: False)
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.01)
+    monkeypatch.setattr(module, "_has_memory_for_end", lambda _: False)
+    monkeypatch.setattr(module, "RETRY_INTERVAL", 0.01)
     triton, sender = made(decoupled=False)
     with pytest.raises(AnswerNotSent):
         sender.send(answer(8), final=True)
-    sender.refuse("no memory")
+    sender.send_error("no memory")
     assert not sender.closed
     assert triton.sent == []
     assert eventually(lambda: pb.Logger.lines)
-    monkeypatch.setattr(module, "_memory_for_the_end", lambda _: True)
+    monkeypatch.setattr(module, "_has_memory_for_end", lambda _: True)
     assert eventually(lambda: sender.closed)
     assert [sent.line for sent in triton.sent] == ["no memory"]
     [line] = pb.Logger.lines
@@ -119,19 +119,19 @@ def test_a_response_is_sent_if_triton_or_dev_shm_has_memory(monkeypatch):
     native = SimpleNamespace(shared_memory=Pool())  # as in tests/server/test_lifecycle.py
     monkeypatch.setitem(sys.modules, "c_python_backend_utils", native)
     monkeypatch.setattr(module, "GROWTH_BYTES", 0)
-    assert module._memory_for_the_end(0)
-    assert not module._memory_for_the_end(2**62)
+    assert module._has_memory_for_end(0)
+    assert not module._has_memory_for_end(2**62)
     monkeypatch.setattr(module, "GROWTH_BYTES", 2**62)
-    assert not module._memory_for_the_end(0)
+    assert not module._has_memory_for_end(0)
     Pool.free = module.SPARE_BYTES
-    assert module._memory_for_the_end(0)
-    assert not module._memory_for_the_end(1)
+    assert module._has_memory_for_end(0)
+    assert not module._has_memory_for_end(1)
     Pool.free += 1
-    assert module._memory_for_the_end(1)
+    assert module._has_memory_for_end(1)
     native.shared_memory = object()  # a Triton version that doesn't report free memory
-    assert not module._memory_for_the_end(0)
+    assert not module._has_memory_for_end(0)
     monkeypatch.setattr(module, "GROWTH_BYTES", 0)
-    assert module._memory_for_the_end(0)
+    assert module._has_memory_for_end(0)
 
 
 def test_a_failed_final_response_is_logged_and_not_repeated(made, answer, pb):
@@ -148,7 +148,7 @@ def test_errors_and_cancellation_checks_do_not_wait_for_a_blocked_send(made, ans
     sending.start()
     assert eventually(sender._lock.locked)
     assert not sender.is_cancelled()  # a blocking call would hang
-    sender.refuse("time is up")
+    sender.send_error("time is up")
     assert triton.sent == []
     go_on.set()
     sending.join()
@@ -159,8 +159,8 @@ def test_errors_and_cancellation_checks_do_not_wait_for_a_blocked_send(made, ans
 def test_only_the_first_error_is_sent(made):
     go_on = threading.Event()
     triton, sender = made(hold=go_on.wait)
-    sender.refuse("first")
-    sender.refuse("second")
+    sender.send_error("first")
+    sender.send_error("second")
     sender.close()
     go_on.set()
     assert eventually(lambda: sender.closed)
@@ -168,11 +168,11 @@ def test_only_the_first_error_is_sent(made):
 
 
 @pytest.mark.parametrize(
-    ("codes_errors", "line"), [(False, "try later"), (True, "UNAVAILABLE: try later")]
+    ("with_error_codes", "line"), [(False, "try later"), (True, "UNAVAILABLE: try later")]
 )
-def test_an_error_is_sent_with_its_code(made, pb, codes_errors, line):
-    triton, sender = made(codes_errors=codes_errors)
-    sender.refuse("try later", "UNAVAILABLE")
+def test_an_error_is_sent_with_its_code(made, pb, with_error_codes, line):
+    triton, sender = made(with_error_codes=with_error_codes)
+    sender.send_error("try later", "UNAVAILABLE")
     assert eventually(lambda: sender.closed)
     [sent] = triton.sent
     assert (sent.line, sent.response.error().code()) == (line, pb.TritonError.UNAVAILABLE)
@@ -185,7 +185,7 @@ def test_nothing_is_sent_after_the_final_response(made, answer):
     sender.send(answer(8), final=True)
     assert not sender.is_cancelled()
     sender.send(answer(8), final=True)
-    sender.refuse("too late")
+    sender.send_error("too late")
     assert len(triton.sent) == 1
 
 
@@ -194,16 +194,16 @@ def test_a_blocked_send_is_reported(made, answer, final, monkeypatch):
     go_on, now, deliveries = threading.Event(), 100.0, Deliveries()
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("tandem.bls.triton.responses.sender.time", clock)
-    assert deliveries.seconds == 0
+    assert deliveries.oldest_seconds == 0
     triton, sender = made(hold=go_on.wait, deliveries=deliveries)
     _, other = made(deliveries=deliveries)
     sending = threading.Thread(target=lambda: sender.send(answer(8), final=final))
     sending.start()
-    assert eventually(lambda: deliveries._begun)
+    assert eventually(lambda: deliveries._started_at)
     now = 102.9
     other.send(answer(8), final=False)
-    assert deliveries.seconds == 2
+    assert deliveries.oldest_seconds == 2
     go_on.set()
     sending.join()
     assert len(triton.sent) == 1
-    assert deliveries.seconds == 0
+    assert deliveries.oldest_seconds == 0

@@ -14,8 +14,8 @@ def test_an_interruption_ends_the_wait_for_a_chunk(pb):
     ended, emitted, failures = threading.Event(), [], []
 
     class Observed(StreamDetokenizer):
-        def ended(self, error):
-            super().ended(error)
+        def on_end(self, error):
+            super().on_end(error)
             ended.set()
 
     request = Request(prompt_ids=ids(1, 2, 3), max_tokens=8)

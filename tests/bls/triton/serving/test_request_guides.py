@@ -53,7 +53,7 @@ def test_a_compiled_guide_can_be_reused(guides):
     it.check(requests)
     for _ in range(2):
         guided, free = it.matchers(requests, no_check)
-        assert guided.forced(9)
+        assert guided.peek_forced(9)
         assert free is None
     assert not counted
 
@@ -156,7 +156,7 @@ def test_a_guide_that_was_compiled_too_slowly_can_be_retried(guides, monkeypatch
         with pytest.raises(Overloaded, match="not compiled after 30 s; try again later"):
             it.matchers([request], no_check)
     [matcher] = it.matchers([request], no_check)
-    assert matcher.forced(9)
+    assert matcher.peek_forced(9)
     assert not counted
 
 

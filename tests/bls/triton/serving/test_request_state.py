@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tandem.bls.errors import BadRequest, Cancelled
-from tandem.bls.triton.serving.request_state import ending
+from tandem.bls.triton.serving.request_state import fail_on_error
 
 
 class Panic(BaseException):
@@ -23,6 +23,6 @@ class Panic(BaseException):
 )
 def test_the_client_gets_the_reason_for_a_failed_start(pb, error, lines):
     messages = []
-    with ending(SimpleNamespace(fail=lambda failure: messages.append(str(failure)))):
+    with fail_on_error(SimpleNamespace(fail=lambda failure: messages.append(str(failure)))):
         raise error
     assert messages == lines

@@ -37,18 +37,18 @@ class Watched(Protocol):
 class Watcher:
     """Checks the added requests until they are closed.
 
-    after_each_look: called after each check of all requests. watchers: number of watchers of the
-    model, which together ask Triton as often as a single one.
+    periodic_tasks: called after each check of all requests. watchers: number of watchers of the
+    model. Each polls less often, so that together they poll Triton as often as a single one.
     """
 
-    def __init__(self, *after_each_look: Callable[[], None], watchers: int = 1) -> None:
+    def __init__(self, *periodic_tasks: Callable[[], None], watchers: int = 1) -> None:
         self._interval_each = INTERVAL_EACH * watchers
         self._watched: set[Watched] = set()
-        self._after_each_look = after_each_look
+        self._periodic_tasks = periodic_tasks
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
-        self._may_log: dict[str, float] = {}
+        self._next_log_time: dict[str, float] = {}
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
@@ -64,22 +64,22 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._stopped:
-            watched = self._look()
+            watched = self._check_all()
             if watched:
                 time.sleep(max(INTERVAL, watched * self._interval_each))
             else:
                 self._wake.wait(IDLE_INTERVAL)
                 self._wake.clear()
 
-    def _look(self) -> int:
+    def _check_all(self) -> int:
         """Check all requests once. Return the number of requests."""
         with self._lock:
             requests = list(self._watched)
         now = time.monotonic()
         for watched in requests:
             self._try("failed to check a request", partial(self._check, watched, now))
-        for due in self._after_each_look:
-            self._try("failed to publish metrics", due)
+        for task in self._periodic_tasks:
+            self._try("failed to publish metrics", task)
         return len(requests)
 
     def _check(self, watched: Watched, now: float) -> None:
@@ -95,6 +95,6 @@ class Watcher:
             work()
         except Exception as error:  # noqa: BLE001  the others must still be checked
             now = time.monotonic()
-            if now >= self._may_log.get(what, 0.0):
-                self._may_log[what] = now + LOG_INTERVAL
+            if now >= self._next_log_time.get(what, 0.0):
+                self._next_log_time[what] = now + LOG_INTERVAL
                 log_exception(what, error)

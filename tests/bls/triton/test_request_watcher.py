@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tandem.bls.triton.watcher import Watcher
+from tandem.bls.triton.request_watcher import Watcher
 
 
 class Looked:
@@ -42,11 +42,11 @@ class Unknowable(Looked):
 
 @pytest.fixture
 def watch():
-    """watch(*after_each_look) starts a watcher that ends with the test."""
+    """watch(*periodic_tasks) starts a watcher that ends with the test."""
     started = []
 
-    def start(*after_each_look, **more):
-        started.append(Watcher(*after_each_look, **more))
+    def start(*periodic_tasks, **more):
+        started.append(Watcher(*periodic_tasks, **more))
         return started[-1]
 
     yield start
