@@ -11,7 +11,7 @@ from triton_service import CONFIGS, INPUTS, Service, connected, started
 
 from tandem.bls.effects import FinishReason
 from tandem.contract import entry
-from tandem.contract.errors import coded
+from tandem.contract.errors import prefix_code
 from tandem.contract.forwarding import is_forwarded
 from tandem.gateway.errors import ApiError
 from tandem.gateway.triton import backend
@@ -150,7 +150,7 @@ async def test_grpc_errors_are_mapped_to_http_statuses(code, status):
 )
 async def test_error_codes_are_mapped_to_http_statuses(code, status):
     service = Service()
-    service.refusal = coded(code, "why\nit failed")
+    service.refusal = prefix_code(code, "why\nit failed")
     assert await failure(service) == (status, None, "why it failed")
 
 
@@ -173,7 +173,7 @@ async def test_an_error_of_an_unready_model_has_status_503():
 )
 async def test_error_classes_are_mapped_to_http_statuses(code, error, status):
     service = Service()
-    service.refusal = coded(code, f"{error}: why")
+    service.refusal = prefix_code(code, f"{error}: why")
     assert await failure(service) == (status, error, "why")
 
 
