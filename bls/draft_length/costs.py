@@ -20,7 +20,7 @@ class Line:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # means, central moments
         self._engine_seconds = self._engine_tokens = 0.0
         self._last_was_outlier = False
-        self._forget_slot()
+        self.forget_slot()
 
     @property
     def known(self) -> bool:
@@ -39,7 +39,7 @@ class Line:
         """
         self.steps += steps
         self._tokens += tokens
-        self._seconds += max(seconds, 1e-9)  # the clock may not have advanced
+        self.seconds += max(seconds, 1e-9)  # the clock may not have advanced
         self._engine_seconds += engine
         self._engine_tokens += tokens
 
@@ -49,9 +49,9 @@ class Line:
         capacity: length of the slot in seconds, times the number of running sequences.
         """
         if self.steps:
-            weight = min(1.0, self._seconds / capacity)
-            self.add(self._tokens / self.steps, self._seconds / self.steps, weight)
-        self._forget_slot()
+            weight = min(1.0, self.seconds / capacity)
+            self.add(self._tokens / self.steps, self.seconds / self.steps, weight)
+        self.forget_slot()
 
     def add(self, x: float, y: float, weight: float) -> None:
         """Record that steps of ``x`` tokens took ``y`` seconds each. weight: at most 1.
@@ -98,9 +98,9 @@ class Line:
         self._engine_seconds *= keep
         self._engine_tokens *= keep
 
-    def _forget_slot(self) -> None:
+    def forget_slot(self) -> None:
         self.steps = 0
-        self._tokens = self._seconds = 0.0
+        self._tokens = self.seconds = 0.0
 
 
 class LoadCosts:
@@ -170,8 +170,17 @@ class LoadCosts:
     def _learn(self, running: int) -> None:
         """Record the averages of the counted steps."""
         capacity = running * self.slots.seconds
-        if running > 1 and (self.drafting.steps or self.lookup.steps):
-            self.plain._forget_slot()  # other sequences were drafting
         self._has_drafted |= self.drafting.steps > 0
+        if running > 1 and (self.drafting.steps or self.lookup.steps):
+            self._charge_delays()
         for line in (self.drafting, self.lookup, self.plain):
             line.end_slot(capacity)
+
+    def _charge_delays(self) -> None:
+        """Add to the rounds with drafts what they delayed the plain steps of other sequences."""
+        delay = self.plain.seconds - self.plain.steps / self.plain_speed
+        if self.plain.known and delay > 0:
+            drafting = self.drafting.seconds + self.lookup.seconds
+            for line in (self.drafting, self.lookup):
+                line.seconds *= 1 + delay / drafting
+        self.plain.forget_slot()

@@ -176,6 +176,32 @@ def test_a_request_that_can_only_copy_does_not_stop_the_drafts_of_others():
     assert with_drafts > 900
 
 
+@pytest.mark.parametrize("delayed", [False, True])
+def test_matches_are_not_used_if_they_delay_other_requests_more_than_they_save(delayed):
+    world = World(reports_probs=False)
+    world.running = 4
+    looking_up, *others = (AutoLength(world.statistics) for _ in range(4))
+
+    def decode(steps, seconds=0.05):
+        world.now += seconds
+        for length, kind, tokens, accepted in steps:
+            step(length, kind, tokens, accepted, seconds, reports_probs=False)
+
+    for _ in range(10):
+        decode([(other, "draft", 8, 0) for other in others])
+    for _ in range(10):
+        decode([(other, "plain", 2, 0) for other in others])
+    num_used = 0
+    for _ in range(400):
+        if looking_up.lookup_length(match(16)):
+            num_used += 1
+            plain = [(other, "plain", 1 if delayed else 2, 0) for other in others]
+            decode([(looking_up, "lookup", 16, 3), *plain])
+        else:
+            decode([(length, "plain", 2, 0) for length in (looking_up, *others)])
+    assert num_used < 100 if delayed else num_used > 300
+
+
 def test_rejected_branches_do_not_stop_copies():
     world = World(reports_probs=False)
     length = AutoLength(world.statistics)
