@@ -177,7 +177,7 @@ class LoadCosts:
             line.end_slot(capacity)
 
     def _charge_delays(self) -> None:
-        """Add to the rounds with drafts what they delayed the plain steps of other sequences."""
+        """Charge rounds with drafts for the time by which they delayed others' plain steps."""
         delay = self.plain.seconds - self.plain.steps / self.plain_speed
         if self.plain.known and delay > 0:
             drafting = self.drafting.seconds + self.lookup.seconds

@@ -25,7 +25,7 @@ class Hybrid(Drafter):
         self._draft_model = model
         self._min_ngram_size = settings.hybrid_min_ngram_size
         self._num_plain = 0  # number of plain calls since a lookup token was accepted
-        self._unused, self._unused_at = NO_DRAFT, 0  # the last match that wasn't used, its place
+        self._unused, self._unused_at = NO_DRAFT, 0  # last match that wasn't used, its position
         self._shortened = False  # whether the last plain call was shorter than planned
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:

@@ -23,8 +23,8 @@ from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without
 from tandem.gateway.triton.inputs import client_error
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
-# sse-starlette ends streams without an event as soon as the process is asked to stop. Without this,
-# they get time to finish, then the error of `Triton.stop`.
+# By default, sse-starlette ends streams without an event as soon as the process is asked to stop.
+# With False, they get time to finish, then the error of `Triton.stop`.
 AppStatus.enable_automatic_graceful_drain = False
 
 SECONDS_BETWEEN_PINGS = 15
