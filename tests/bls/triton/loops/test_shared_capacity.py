@@ -47,8 +47,9 @@ class Loop:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
-        for line in self.process.stdout:
-            self._said.put(line.strip())
+        with self.process.stdout as lines:  # closed only here, because a closed file can't be read
+            for line in lines:
+                self._said.put(line.strip())
 
     def send(self, line):
         self.process.stdin.write(f"{line}\n")
@@ -91,7 +92,6 @@ def begin(name):
         loop.process.send_signal(signal.SIGCONT)
         loop.kill()
         loop.process.stdin.close()
-        loop.process.stdout.close()
 
 
 def test_each_loop_knows_the_usage_of_the_others(begin):
