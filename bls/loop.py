@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.chunk_size import ChunkSize
-from tandem.bls.drafters.drafter import Drafter, Proposal
+from tandem.bls.drafters.drafter import DrafterContext, Proposal
+from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
     NO_DRAFT,
     NO_TOKENS,
@@ -39,7 +40,6 @@ from tandem.bls.guided.guidance import GRAMMAR, ByGuide, Guidance
 from tandem.bls.metrics.request_statistics import Round, Statistics
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
-from tandem.bls.settings import LoopSettings
 from tandem.bls.text.detokenizer import IncrementalDetokenizer
 from tandem.bls.text.token_details import (
     TokenDetails,
@@ -59,8 +59,7 @@ class Decoding:
     def __init__(
         self,
         request: Request,
-        settings: LoopSettings,
-        drafter: Drafter,
+        context: DrafterContext,
         matcher: GuideMatcher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,8 +72,8 @@ class Decoding:
         self.context_logits: NDArray[np.float32] | None = None  # [num_input_tokens, vocab_size]
         self.prompt_kv_blocks: KvBlocks | None = None  # from the first target call
         self.kv_blocks: KvBlocks | None = None  # from the last target call
-        self._settings = settings
-        self._drafter = drafter
+        self._settings = settings = context.settings
+        self._drafter = drafter_of(request, context, self.statistics)
         self._guidance = (
             Guidance() if matcher is None else ByGuide(matcher, self.sequence, settings)
         )

@@ -16,6 +16,7 @@ from tandem.bls.drafters.no_drafter import NoDrafter
 from tandem.bls.drafters.registry import BASELINE, COPIED_FROM, DRAFTERS, DrafterKind
 from tandem.bls.effects import Draft, EngineCall
 from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
+from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 
@@ -28,10 +29,19 @@ class GuardedDrafter(Drafter):
 
     If the drafter raises or proposes a draft that the target can't verify, the error is logged on
     one line, and the target decodes the rest of the request alone. Other requests aren't affected.
+
+    statistics: of the request. The loop counts failures of `propose`, and this class all others.
     """
 
-    def __init__(self, kind: DrafterKind, request: Request, context: DrafterContext) -> None:
+    def __init__(
+        self,
+        kind: DrafterKind,
+        request: Request,
+        context: DrafterContext,
+        statistics: Statistics,
+    ) -> None:
         self._kind = kind
+        self._statistics = statistics
         self._vocab_size = context.settings.target.vocab_size
         self._health = context.health
         alone = context._replace(ahead_planner=None)  # a custom drafter doesn't draft ahead
@@ -70,6 +80,7 @@ class GuardedDrafter(Drafter):
             with self._naming_it():
                 return act()
         except DrafterFailed as error:
+            self._statistics.num_drafter_failures += 1
             self._give_up(error)
             return instead
 

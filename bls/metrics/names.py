@@ -49,7 +49,8 @@ AHEAD_SAVED_SECONDS = METRICS.counter(
     "tandem_draft_ahead_saved_seconds_total", "Seconds of draft calls saved by drafting ahead"
 )
 DRAFTER_FAILURES = METRICS.counter(
-    "tandem_drafter_failures_total", "Draft calls that failed or were rejected"
+    "tandem_drafter_failures_total",
+    "Draft calls that failed or were rejected, and other failures of custom drafters",
 )
 UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
     "tandem_unverified_draft_tokens_total",

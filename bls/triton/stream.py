@@ -24,7 +24,6 @@ from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.drafters.prompt_lookup import pools_of
 from tandem.bls.drafters.registry import register
@@ -227,7 +226,7 @@ class StreamEntry:
             self._pools,
             self._translator,
         )
-        decoding = Decoding(request, self._settings, drafter_of(request, context), matcher)
+        decoding = Decoding(request, context, matcher)
         return SequenceState(
             index,
             decoding,

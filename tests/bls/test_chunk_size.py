@@ -16,7 +16,6 @@ from scripted import (
 from tandem.bls.chunk_size import FIXED_CHUNK, MAX_CHUNK_TOKENS, WHOLE_ANSWER, ChunkSize
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO
@@ -108,8 +107,8 @@ def play_auto(*, stream):
         stream=stream,
     )
     planner = DraftPlanner(16, clock=lambda: target.now, reports_probs=False)
-    drafter = drafter_of(request, DrafterContext(settings, Health(), planner))
-    play(Decoding(request, settings, drafter, clock=lambda: target.now), target, draft)
+    context = DrafterContext(settings, Health(), planner)
+    play(Decoding(request, context, clock=lambda: target.now), target, draft)
     return target.plain, len(draft.calls)
 
 

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
     AwaitAhead,
     BranchDraft,
@@ -413,10 +412,8 @@ class World:
                 yield Paused(number)
             text = text_of(self._languages[number % len(self._languages)], number + 1000 * answer)
             request = replace(self._request, prompt_ids=text.prompt)
-            drafter = drafter_of(
-                request, DrafterContext(self._settings, Healthy(), planner, ahead_statistics)
-            )
-            decoding = Decoding(request, self._settings, drafter, clock=lambda: self.clock.now)
+            context = DrafterContext(self._settings, Healthy(), planner, ahead_statistics)
+            decoding = Decoding(request, context, clock=lambda: self.clock.now)
             yield from self._effects(decoding, text, count)
             self.rounds += decoding.statistics.num_rounds
             self.hits += decoding.statistics.ahead.num_hits

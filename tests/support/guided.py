@@ -11,7 +11,6 @@ from small_guides import END, OTHER_END, matcher, vocab_size
 
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import EngineAnswer, EngineCall
 from tandem.bls.errors import EngineCallError
 from tandem.bls.guided.guidance import guide_method
@@ -113,9 +112,8 @@ class Guesser:
 
 def decoding_of(request, settings):
     statistics = DraftPlanner(settings.target.max_draft_len, clock=lambda: 0.0, reports_probs=False)
-    drafter = drafter_of(request, DrafterContext(settings, Health(), statistics))
     guide = matcher(request.guide.kind, request.guide.text, request.end_ids)
-    return Decoding(request, settings, drafter, guide)
+    return Decoding(request, DrafterContext(settings, Health(), statistics), guide)
 
 
 def expected(request, settings, rows: Rows) -> tuple[list[int], str]:

@@ -11,7 +11,6 @@ import numpy as np
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
     AwaitAhead,
     BranchDraft,
@@ -301,7 +300,7 @@ def decoding_of(
     context = DrafterContext(
         settings, health or Health(), draft_planner, ahead_planner, pools, translator
     )
-    return Decoding(request, settings, drafter_of(request, context))
+    return Decoding(request, context)
 
 
 def play(

@@ -27,6 +27,7 @@ from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import EngineAnswer
+from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -294,7 +295,7 @@ def drafting_in_vain():
     time = Time()
     request = request_of("hybrid", draft_len=AUTO, max_draft_len=16)
     planner = RecordingPlanner(16, clock=time, reports_probs=False)
-    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner))
+    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner), Statistics())
     for _ in range(40):
         time.now += 0.1
         drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
@@ -344,7 +345,7 @@ def test_hybrid_copies_again_when_copies_that_it_did_not_use_were_right():
         prompt_ids=np.tile(period, 3),
         max_tokens=400,
     )
-    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner))
+    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner), Statistics())
     sequence = Sequence(request)
     while not len(proposal := proposed_without_calls(drafter, sequence, 16)):
         assert len(sequence) < 300
@@ -393,7 +394,7 @@ def test_auto_uses_a_fixed_length_for_seeded_output_that_depends_on_it(
         use_draft_logits=use_draft_logits,
     )
     planner = DraftPlanner(16, clock=lambda: 0.0, reports_probs=True)
-    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner))
+    drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner), Statistics())
     first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
     is_seeded = seeded and use_draft_logits
     assert (first == SEEDED_LENGTH) == (draft_len == AUTO and is_seeded)

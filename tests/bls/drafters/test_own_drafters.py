@@ -100,7 +100,8 @@ PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
 def test_a_custom_drafter_error_ends_drafting_with_one_log_line(joined, body, fault):
     joined(body)
     health = Health()
-    _, target = played(health=health)
+    decoding, target = played(health=health)
+    assert decoding.statistics.num_drafter_failures == 1
     assert not any(len(call.draft) for call in target.calls)
     [line] = health.errors
     assert line.startswith(f"drafter 'own' failed: {fault}")
@@ -191,9 +192,16 @@ def test_an_error_after_verification_ends_only_later_custom_drafts(joined):
         "    raise KeyError(num_accepted)"
     )
     health = Health()
-    _, target = played(health=health)
+    decoding, target = played(health=health)
     assert sum(len(call.draft) > 0 for call in target.calls) == 1
-    assert health.refusals == 1
+    assert decoding.statistics.num_drafter_failures == health.refusals == 1
+
+
+@pytest.mark.parametrize("method", ["completed(self, sequence)", "observe_plain_step(self, *_)"])
+def test_a_failure_outside_of_propose_is_counted(joined, method):
+    joined(f"{PROPOSE.format('return Draft()')}\ndef {method}:\n    1 / 0")
+    decoding, _ = played()
+    assert decoding.statistics.num_drafter_failures == 1
 
 
 def test_the_example_drafter_is_read_with_its_settings():
