@@ -78,6 +78,7 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Tri
         endpoints=frozenset(route.path for route in routes),
         max_body_bytes=settings.max_body_bytes,
         key=settings.api_key,
+        is_stopping=lambda: serving.triton.stopped,
     )
     if settings.allowed_origins:
         app.add_middleware(  # added last, so it handles requests first

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -136,7 +135,5 @@ def as_api_error(error: BaseException) -> ApiError:
     """Convert an exception to an error response. Details of unexpected errors are only logged."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, asyncio.CancelledError):  # uvicorn stops, and the body isn't complete
-        return gateway_stopped()
     LOG.error("request failed", exc_info=error)
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the gateway's log")

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import re
 import uuid
+from collections.abc import Callable
 from http import HTTPStatus
 
 from sse_starlette.sse import SendTimeoutError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, ClientGone, as_api_error
+from tandem.gateway.errors import (
+    CLIENT_CLOSED_REQUEST,
+    LOG,
+    ApiError,
+    ClientGone,
+    as_api_error,
+    gateway_stopped,
+)
 from tandem.gateway.metrics import GatewayMetrics
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -23,7 +32,8 @@ class Requests:
     """Checks and counts requests, adds their `x-request-id`, and reports failures.
 
     endpoints: the paths that are counted by name. Status 499: the client disconnected. key: the API
-    key for `GUARDED` paths; None: no authentication.
+    key for `GUARDED` paths; None: no authentication. is_stopping: returns whether the gateway is
+    shutting down.
     """
 
     def __init__(
@@ -34,12 +44,14 @@ class Requests:
         endpoints: frozenset[str],
         max_body_bytes: int,
         key: str | None,
+        is_stopping: Callable[[], bool],
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._endpoints = endpoints
         self._max_body_bytes = max_body_bytes
         self._key = key
+        self._is_stopping = is_stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,9 +84,16 @@ class Requests:
         except SendTimeoutError:
             LOG.warning("closed the connection of a client that stopped reading")
         except (Exception, asyncio.CancelledError) as error:
-            if status is not None:
+            # uvicorn cancels requests when it stops, but not when their clients leave. So any other
+            # cancellation is a bug.
+            stopped = isinstance(error, asyncio.CancelledError) and self._is_stopping()
+            if status is None:
+                answer = gateway_stopped() if stopped else as_api_error(error)
+                await answer.response(path)(scope, receive, send_wrapper)
+            elif stopped:
+                LOG.warning("stopped before a client had read its response")
+            else:
                 raise
-            await as_api_error(error).response(path)(scope, receive, send_wrapper)
         finally:
             endpoint = path if path in self._endpoints else "other"
             self._metrics.requests.labels(endpoint, status or CLIENT_CLOSED_REQUEST).inc()
@@ -84,7 +103,7 @@ class Requests:
         given = [headers.get("x-api-key"), bearer if kind.lower() == "bearer" else None]
         if path.startswith(GUARDED) and self._key is not None:
             keys = [key.encode("latin-1") for key in given if key]
-            if not any(hmac.compare_digest(key, self._key.encode()) for key in keys):
+            if not any(hmac.compare_digest(key, os.fsencode(self._key)) for key in keys):
                 raise ApiError(
                     HTTPStatus.UNAUTHORIZED,
                     "the API key is missing or wrong; send Authorization: Bearer KEY or "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,7 +21,10 @@ NOTHING = object()
 
 
 def serve(app: Starlette, listening: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM. Must run on the main thread."""
+    """Serve until SIGINT, SIGTERM or SIGHUP. Must run on the main thread."""
+    # uvicorn handles only the first two. `nohup` ignores SIGHUP.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     _server(app).run(sockets=[listening])
 
 

@@ -115,7 +115,7 @@ class Triton:
         self._url = url
         self._models: asyncio.Task[ServedModels] | None = None
         self._open: set[InferStream] = set()
-        self._stopped = False
+        self.stopped = False
 
     @cached_property
     def _connection(self) -> InferenceServerClient:
@@ -153,7 +153,7 @@ class Triton:
         self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
     ) -> AsyncGenerator[ResponseChunk, None]:
         """Send a request to the entry that runs the loop. Yield the chunks of its answer."""
-        if self._stopped:
+        if self.stopped:
             raise gateway_stopped()
         stop = _stop_request(model)
         request = {
@@ -181,7 +181,7 @@ class Triton:
 
     def stop(self) -> None:
         """End all requests, including later ones, with an error, because the gateway stops."""
-        self._stopped = True
+        self.stopped = True
         for stream in self._open:
             stream.fail(gateway_stopped())
 

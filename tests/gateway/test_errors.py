@@ -1,5 +1,6 @@
 """Errors have OpenAI's format, the right status, and no internal details."""
 
+import asyncio
 import gzip
 import json
 import logging
@@ -72,6 +73,18 @@ async def test_an_unexpected_error_is_an_internal_error(post, triton, caplog, st
     assert response.status_code == 500
     assert response.json()["error"]["message"] == "internal error; see the gateway's log"
     assert response.headers["x-request-id"]
+    assert "a secret of the inside" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_unexpected_cancellation_is_an_internal_error(post, triton, caplog, stream):
+    def broken(_):
+        raise asyncio.CancelledError("a secret of the inside")
+
+    triton.script = broken
+    response = await post("/v1/completions", {**PROMPT, "stream": stream})
+    assert response.status_code == 500
+    assert response.json()["error"]["message"] == "internal error; see the gateway's log"
     assert "a secret of the inside" in caplog.text
 
 

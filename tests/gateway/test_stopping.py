@@ -16,6 +16,8 @@ from scripted_triton import FOREVER, HELLO, ScriptedTriton, joined
 
 from tandem.gateway import server
 from tandem.gateway.app import create_app
+from tandem.gateway.metrics import GatewayMetrics
+from tandem.gateway.middleware import Requests
 from tandem.gateway.server import listen, serving
 
 from .conftest import request
@@ -78,6 +80,30 @@ def test_shutdown_ends_an_incomplete_request_with_an_error(app, capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("stopping", [True, False])
+async def test_shutdown_during_a_slow_response_logs_one_line(caplog, stopping):
+    async def app(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise asyncio.CancelledError
+
+    async def send(message):
+        assert message["status"] == 200
+
+    made = Requests(
+        app,
+        metrics=GatewayMetrics(),
+        endpoints=frozenset(),
+        max_body_bytes=9,
+        key=None,
+        is_stopping=lambda: stopping,
+    )
+    scope = {"type": "http", "path": "/v1/completions", "headers": []}
+    with contextlib.nullcontext() if stopping else pytest.raises(asyncio.CancelledError):
+        await made(scope, None, send)
+    assert caplog.messages == ["stopped before a client had read its response"] * stopping
+
+
 def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
     made = app()
     with listen("127.0.0.1", 0) as bound, serving(made, bound):
@@ -125,7 +151,8 @@ def gateway_process(tokenizer_folder, seconds_to_stop):
         gateway.wait(SECONDS)
 
 
-def test_sigterm_ends_streams_with_an_error(tokenizer_folder):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_streams_with_an_error(tokenizer_folder, number):
     """By default, sse-starlette would end the streams within a second, without an event."""
     with (
         gateway_process(tokenizer_folder, seconds_to_stop=2) as (gateway, port),
@@ -133,7 +160,7 @@ def test_sigterm_ends_streams_with_an_error(tokenizer_folder):
     ):
         response = asked.getresponse()
         first = response.readline()
-        gateway.send_signal(signal.SIGTERM)
+        gateway.send_signal(number)
         *_, last = events_of(first + response.read())
         assert gateway.communicate(timeout=SECONDS)[1] == ""
     assert last["error"]["code"] == "gateway_stopped"

@@ -92,6 +92,10 @@ class ScriptedTriton:
     async def models(self) -> ServedModels:
         return self.models_served
 
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
     def stop(self) -> None:
         self._stopped.set()
 
