@@ -89,7 +89,7 @@ def _compile(source: str) -> Template:
     )
     try:
         return environment.from_string(source)
-    except TemplateError as error:
+    except (TemplateError, TypeError) as error:
         raise ChatTemplateError(f"can't read the chat template: {error}") from error
 
 
@@ -118,10 +118,16 @@ def _sources(folder: Path) -> dict[str, str]:
     found = {n: _text(file) for n, file in files.items() if file.is_file()}
     if DEFAULT in found:
         return found
-    configured = read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(configured, list):
-        return {entry["name"]: entry["template"] for entry in configured} | found
-    return found if configured is None else {DEFAULT: configured} | found
+    path = folder / "tokenizer_config.json"
+    configured = read_json(path).get("chat_template", [])
+    if isinstance(configured, str):
+        return {DEFAULT: configured} | found
+    try:
+        return {entry["name"]: entry["template"] for entry in configured or ()} | found
+    except (TypeError, KeyError) as error:
+        raise ChatTemplateError(
+            f"chat_template in {path} must be a text, or a list of objects with name and template"
+        ) from error
 
 
 def special_tokens(folder: Path) -> dict[str, str]:

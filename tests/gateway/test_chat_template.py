@@ -239,6 +239,15 @@ def test_a_separate_template_for_tools_is_used(folder, tmp_path, place):
     assert ours.template.render([developer], {"tools": [WEATHER]}).endswith("system")
 
 
+@pytest.mark.parametrize(
+    "configured", [5, [5], [{"name": "default"}], [{"name": "default", "template": 5}]]
+)
+def test_a_configured_template_of_the_wrong_type_is_reported(tmp_path, configured):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": configured}))
+    with pytest.raises(ChatTemplateError, match=r"chat.template"):
+        load_chat_template(tmp_path)
+
+
 def test_an_invalid_template_is_reported_in_one_line(folder, tmp_path):
     file = tmp_path / "broken.jinja"
     file.write_text("{% if %}")
