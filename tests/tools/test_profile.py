@@ -47,6 +47,18 @@ def test_invalid_yaml_is_rejected_with_its_line(folder):
     )
 
 
+@pytest.mark.parametrize("value", ["2024-99-99", "!!bool x", "!!int ''", "!!timestamp x"])
+def test_a_value_that_yaml_cannot_convert_is_rejected(folder, value):
+    assert refusal(folder, f"name: {value}\n").startswith("profile.yaml isn't YAML: ")
+
+
+def test_the_home_folder_of_an_unknown_user_is_rejected(folder):
+    wrong = profile(engines=engines(checkpoint="~stranger/x"))
+    assert "checkpoint: must not begin with ~ and an unknown user; got '~stran" in refusal(
+        folder, wrong
+    )
+
+
 def test_a_repeated_key_is_rejected_with_its_line(folder):
     assert refusal(folder, "name: test\nadmission: {}\nname: again\n") == (
         "profile.yaml:3 isn't YAML: key 'name' is repeated"

@@ -47,6 +47,32 @@ def test_a_target_that_cannot_be_served_is_rejected(folder, target, line):
     assert line in refusal(folder, profile(engines=engines(**target)))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("config", [], "config.json must be a JSON object"),
+        ("config", {"pretrained_config": 5}, "pretrained_config in target/config.json must be a"),
+        ("config", {"vocab_size": "x"}, "vocab_size in target/config.json must be an integer; got"),
+        ("config", {"vocab_size": None}, "config.json has no vocab_size"),
+        ("config", {"vocab_size": 300, "num_hidden_layers": "x"}, "num_hidden_layers in target/"),
+        ("config", {"vocab_size": 300, "num_attention_heads": [1]}, "num_attention_heads in targ"),
+        ("config", {"vocab_size": 300, "n_positions": "x"}, "n_positions in target/config.json"),
+        ("generation_config", [1], "generation_config.json must be a JSON object"),
+        ("generation_config", {"eos_token_id": "x"}, "eos_token_id in target must be a token id"),
+        ("generation_config", {"eos_token_id": [[1]]}, "eos_token_id in target must be a token"),
+    ],
+)
+def test_wrong_types_in_a_checkpoint_are_reported(folder, name, content, reason):
+    (folder / "target" / f"{name}.json").write_text(json.dumps(content))
+    assert reason in refusal(folder, profile())
+
+
+def test_a_special_token_of_the_wrong_type_is_ignored(folder):
+    write_empty(folder / "target", 300, eos_token_id=3)
+    (folder / "tokenizer" / "tokenizer_config.json").write_text('{"pad_token": [1]}')
+    assert load(folder, profile()).pad_id == 3
+
+
 def test_a_checkpoint_without_weights_is_rejected(folder):
     (folder / "target" / "model.safetensors").unlink()
     assert "target has no weights (*.safetensors or pytorch_model*.bin)" in refusal(

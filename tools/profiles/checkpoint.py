@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tandem.preprocessing.tokenizer import longest_token_bytes
+from tandem.preprocessing.tokenizer import longest_token_bytes, token_content
 from tandem.tools.errors import TandemError
 
 # Names that transformers uses. The first pattern that matches counts, because a folder can contain
@@ -20,6 +20,10 @@ POSITIONS = ("max_position_embeddings", "n_positions")
 LAYERS = ("num_hidden_layers", "n_layer")
 HEADS = ("num_attention_heads", "n_head")
 WIDTH = ("hidden_size", "n_embd")
+NUMBERS = (
+    *("vocab_size", "head_dim", "num_key_value_heads"),
+    *(*POSITIONS, *LAYERS, *HEADS, *WIDTH),
+)
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,12 @@ class TokenizerFolder:
     @property
     def end_ids(self) -> tuple[int, ...]:
         """End-of-sequence ids in the folder's generation_config.json; may be empty."""
-        return _ids(read_json(self.folder / "generation_config.json").get("eos_token_id"))
+        return _ids(read_json(self.folder / "generation_config.json"), "eos_token_id", self.folder)
 
     def special_id(self, name: str) -> int | None:
         """Return the id of a special token, or None. name: `eos_token` or `pad_token`."""
-        token = read_json(self.folder / "tokenizer_config.json").get(name) or ""
-        return self.ids.get(token["content"] if isinstance(token, dict) else token)
+        token = read_json(self.folder / "tokenizer_config.json").get(name)
+        return self.ids.get(token_content(token) or "")
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -76,22 +80,28 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise TandemError(f"{folder} isn't a Hugging Face checkpoint: it has no config.json")
     config = read_config(folder)
     generation = read_json(folder / "generation_config.json")
-    if "vocab_size" not in config:
+    if config.get("vocab_size") is None:
         raise TandemError(f"{folder / 'config.json'} has no vocab_size")
     return Checkpoint(
         folder=folder,
         vocab_size=config["vocab_size"],
         max_positions=_first(config, POSITIONS),
-        end_ids=_ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id")),
-        pad_id=next(iter(_ids(generation.get("pad_token_id", config.get("pad_token_id")))), None),
+        end_ids=_ids(generation, "eos_token_id", folder) or _ids(config, "eos_token_id", folder),
+        pad_id=next(iter(_ids({**config, **generation}, "pad_token_id", folder)), None),
         kv_bytes_per_token=_kv_bytes(config),
     )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint's config.json; raise TandemError if it isn't JSON."""
-    config = read_json(folder / "config.json")
-    pretrained: dict[str, Any] = config.get("pretrained_config", config)
+    """Return the content of a checkpoint's config.json; raise TandemError if it is invalid."""
+    path = folder / "config.json"
+    config = read_json(path)
+    pretrained = config.get("pretrained_config", config)
+    if not isinstance(pretrained, dict):
+        raise TandemError(f"pretrained_config in {path} must be a JSON object")
+    for name in NUMBERS:
+        if not isinstance(pretrained.get(name), int | None):
+            raise TandemError(f"{name} in {path} must be an integer; got {pretrained[name]!r}")
     return pretrained
 
 
@@ -133,14 +143,16 @@ def checkpoint_files(folder: Path) -> list[Path]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the content of a JSON file, or {} without a file.
 
-    Raises TandemError if the file isn't JSON.
+    Raises TandemError if the file isn't a JSON object.
     """
     if not path.is_file():
         return {}
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
+        content = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
         raise TandemError(f"{path} isn't JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise TandemError(f"{path} must be a JSON object")
     return content
 
 
@@ -148,10 +160,13 @@ def _first(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
     return next((config[name] for name in names if config.get(name) is not None), None)
 
 
-def _ids(value: int | list[int] | None) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (value,)
+def _ids(content: dict[str, Any], name: str, folder: Path) -> tuple[int, ...]:
+    """Return the token id or ids in a configuration of a folder."""
+    value = content.get(name, [])
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(token, int) for token in ids):
+        raise TandemError(f"{name} in {folder} must be a token id or a list of them; got {value!r}")
+    return tuple(ids)
 
 
 def _kv_bytes(config: dict[str, Any]) -> int:

@@ -50,6 +50,8 @@ def engine_section(folder: Path, devices: Sequence[int], *, verifies: bool) -> d
         mode = "draft_tokens_external" if build["max_draft_len"] else None
         build["speculative_decoding_mode"] = mode
     tp_size, pp_size = built.get("tp_size", 1), built.get("pp_size", 1)
+    if not (isinstance(tp_size, int) and isinstance(pp_size, int)):
+        raise TandemError(f"tp_size and pp_size in {path} must be integers")
     return {
         "kind": "tensorrtllm",
         "checkpoint": absolute,

@@ -228,6 +228,10 @@ class Profile(ConfigSection):
     timeouts: TimeoutsSection = TimeoutsSection()
 
 
+# What PyYAML raises for invalid files. Only the first has a line.
+NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError)
+
+
 class _Loader(yaml.SafeLoader):
     """Rejects a repeated key; PyYAML would ignore all but the last one."""
 
@@ -249,7 +253,7 @@ def read_profile(path: Path) -> Profile:
         raise TandemError(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TandemError(f"can't read {path}: it isn't UTF-8") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (*NOT_YAML, RecursionError) as error:
         line, said = "", str(error)
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
             line = f":{error.problem_mark.line + 1}"

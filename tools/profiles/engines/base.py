@@ -61,7 +61,11 @@ def locate_errors(*key_path: str | int) -> Iterator[None]:
 def resolve(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str):
         return value
-    return Path(os.path.normpath((info.context or Path()) / Path(value).expanduser()))
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError as error:
+        raise PydanticCustomError("path", "must not begin with ~ and an unknown user") from error
+    return Path(os.path.normpath((info.context or Path()) / path))
 
 
 def as_tuple(value: Any) -> Any:
