@@ -52,6 +52,41 @@ def test_the_error_names_an_invalid_option(arguments, message, capsys):
     assert capsys.readouterr().err.startswith(f"tandem: {message}")
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (
+            "input 'top_k' must be between 0 and 9; got 10",
+            "--top-k must be between 0 and 9; got 10",
+        ),
+        (
+            "inputs 'stop_words' and 'bad_words': 9 bytes in total; the limit is 8",
+            "--stop and --bad: 9 bytes in total; the limit is 8",
+        ),
+        (
+            "input 'lookup_pool' requires 'drafter' to be prompt_lookup or hybrid",
+            "--lookup-pool requires --drafter to be prompt_lookup or hybrid",
+        ),
+        (
+            "input 'drafter' must be one of hybrid, none in this deployment; got 'seed'",
+            "--drafter must be one of hybrid, none in this deployment; got 'seed'",
+        ),
+        (
+            "input 'lora_name': 'temperature' isn't known; choose one of: french",
+            "--lora-name: 'temperature' isn't known; choose one of: french",
+        ),
+        (
+            "invalid_guide: input 'guided_decoding_guide': 'min_p' and input 'seed' are wrong",
+            "invalid_guide: --regex: 'min_p' and input 'seed' are wrong",
+        ),
+        ("input 'end_id' must be at least 0", "input 'end_id' must be at least 0"),
+        ("model 'target' failed: no memory", "model 'target' failed: no memory"),
+    ],
+)
+def test_server_errors_name_options_and_keep_the_text_of_the_user(given, shown):
+    assert generate.use_option_names(given, parse("x", "--regex", "a")) == shown
+
+
 def test_warnings_in_a_response_are_printed(monkeypatch, capsys):
     def answered(_client, _model, _inputs, answer, _console):
         answer.statistics = {"guide": {"warnings": ["uniqueItems is not enforced"]}}

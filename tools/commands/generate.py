@@ -159,7 +159,13 @@ def use_option_names(message: str, options: argparse.Namespace) -> str:
         tensors.GUIDED_DECODING_GUIDE: guide,
         tensors.PREDICTION: "--prediction",
     }
-    return re.sub(r"(?:\binputs? )?'(\w+)'", lambda found: names.get(found[1], found[0]), message)
+
+    def renamed(said: re.Match[str]) -> str:
+        name = r"(?:\binputs? )?'(\w+)'"
+        return re.sub(name, lambda found: names.get(found[1], found[0]), said[0])
+
+    # Only these quotes are names of inputs. Later ones may be the user's own text.
+    return re.sub(r"\binputs? '\w+'(?: (?:and|requires) '\w+')?", renamed, message, count=1)
 
 
 def _guide_option(options: argparse.Namespace) -> str:
