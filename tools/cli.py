@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -11,9 +12,15 @@ from collections.abc import Sequence
 from tandem.tools.errors import TandemError
 from tandem.tools.signals import handle_signals
 
+# Origins of errors that don't name a file.
+ORIGINS = {errno.ENOENT: "the current folder", errno.ENOSPC: "standard output"}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status. arguments: default `sys.argv[1:]`."""
+    """Run one command and return its exit status. arguments: default `sys.argv[1:]`.
+
+    The status is 2 if the command line is wrong, 1 after a failure.
+    """
     _prepare_streams()
     try:
         # Importing a command takes up to a second, and some packages turn a KeyboardInterrupt into
@@ -24,17 +31,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = read(sys.argv[1:] if arguments is None else arguments)
         # From here on, each signal raises KeyboardInterrupt, so that none leaves a server running.
         with handle_signals(signal.default_int_handler):
-            return command()
+            status = command()
+        sys.stdout.flush()
     except TandemError as error:
-        return _report_failure(str(error))
+        return _report_failure(str(error), error.exit_status)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _report_failure(f"{place}{error.strerror or error}")
+        place = error.filename or ORIGINS.get(error.errno or 0)
+        reason = error.strerror or str(error)
+        return _report_failure(f"{place}: {reason}" if place else reason)
+    else:
+        return status
+    finally:
+        _discard_unwritable_output()
 
 
 def _prepare_streams() -> None:
@@ -46,6 +58,16 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="replace")  # of characters that the encoding lacks
 
 
-def _report_failure(reason: str) -> int:
-    print(f"tandem: {reason}", file=sys.stderr)
-    return 1
+def _discard_unwritable_output() -> None:
+    """Drop output that can't be written. Python would print a traceback when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report_failure(reason: str, status: int = 1) -> int:
+    """Print an error on one line. Line breaks and control characters in user text are escaped."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in reason)
+    print(f"tandem: {line}", file=sys.stderr)
+    return status

@@ -10,6 +10,14 @@ from typing import Literal
 class TandemError(Exception):
     """An error that the user can fix. The message is one line: what, where and how to fix it."""
 
+    exit_status = 1
+
+
+class UsageError(TandemError):
+    """An error in the command line itself, found before the command does anything."""
+
+    exit_status = 2
+
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return the end of an error line for an unknown name: the closest known name, or all names."""

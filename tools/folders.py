@@ -9,10 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tandem.tools.errors import TandemError
+
 
 def cache_folder() -> Path:
-    """Return the folder of Tandem's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
+    """Return the folder of Tandem's cache. Raises TandemError."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
+    except RuntimeError as error:
+        raise TandemError("there is no home folder; set XDG_CACHE_HOME to a folder") from error
 
 
 @contextmanager

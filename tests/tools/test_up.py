@@ -135,13 +135,13 @@ def test_up_keeps_a_signal_ignored_that_nohup_ignores():
 @pytest.mark.parametrize("option", ["--open", "--open-objects", "--api-key=option"])
 def test_options_of_the_gateway_are_rejected_without_it(capsys, monkeypatch, option):
     monkeypatch.setenv("TANDEM_API_KEY", "variable")
-    assert command.main(["up", option, "--no-gateway"]) == 1
+    assert command.main(["up", option, "--no-gateway"]) == 2
     line = f"tandem: set {option.partition('=')[0]} or --no-gateway, not both\n"
     assert capsys.readouterr().err == line
 
 
 @pytest.mark.parametrize(("one", "other"), [("http", "grpc"), ("grpc", "gateway")])
 def test_two_equal_ports_are_rejected(capsys, one, other):
-    assert command.main(["up", f"--{one}-port", "7001", f"--{other}-port", "7001"]) == 1
+    assert command.main(["up", f"--{one}-port", "7001", f"--{other}-port", "7001"]) == 2
     line = f"tandem: --{one}-port and --{other}-port must be different; got 7001\n"
     assert capsys.readouterr().err == line

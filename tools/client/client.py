@@ -99,6 +99,8 @@ class Client(AbstractContextManager["Client"]):
         """
         try:
             config = self._connection.get_model_config(name).config
+        except UnicodeEncodeError as error:
+            raise TandemError(f"no entry '{name}'; the name must be UTF-8") from error
         except InferenceServerException as error:
             if error.status() != UNKNOWN_MODEL:
                 raise self._failure(error) from error

@@ -40,7 +40,7 @@ from tandem.tools.commands.options import (
     prompts_file,
     write_json,
 )
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, UsageError
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ def draft_ahead(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     if options.model and not options.url:
-        raise TandemError("--model needs --url; set both")
+        raise UsageError("--model needs --url; set both")
     server = measured_server(deployment_to_serve(options), options.url, options.model)
     variants = chosen_variants(server, options)
     if options.input_tokens and max(options.input_tokens) >= server.max_seq_len:

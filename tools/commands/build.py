@@ -11,9 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from tandem.tools.commands.options import add_profile, chosen_profile
+from tandem.tools.commands.options import add_profile, chosen_profile, nonempty_path
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import load
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
@@ -26,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_profile(group)
     group.add_argument(
         "--examples",
-        type=Path,
+        type=nonempty_path,
         metavar="DIR",
         default=EXAMPLES,
         help="Folder of TensorRT-LLM's examples, for quantize.py (default: %(default)s).",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 from itertools import takewhile
 from typing import NoReturn
 
-from tandem.tools.errors import TandemError, suggestion
+from tandem.tools.errors import UsageError, suggestion
 
 COMMANDS = (  # the module of a command has its name
     *("up", "generate", "gateway", "run"),
@@ -53,10 +54,14 @@ class Parser(argparse.ArgumentParser):
     """A parser that reports errors in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        raise TandemError(f"{message}; see {self.prog} --help")
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()  # the help, so that `main` reports an error
+        super().exit(status, message)
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the options. Raises TandemError, which suggests the closest known option.
+        """Return the options. Raises UsageError, which suggests the closest known option.
 
         Options may be written with underscores, as in NVIDIA's documents: ``--max_output_len``.
         Arguments after ``--`` stay as they are.
@@ -68,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         for word in unknown:
             name = word.partition("=")[0].removeprefix("--")
             if near := difflib.get_close_matches(name, known, n=1):
-                raise TandemError(f"option '--{name}' isn't known; did you mean '--{near[0]}'?")
+                raise UsageError(f"option '--{name}' isn't known; did you mean '--{near[0]}'?")
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return options
@@ -100,18 +105,18 @@ def make_parser(name: str) -> Parser:
 
 
 def read(arguments: Sequence[str]) -> Callable[[], int]:
-    """Return a callable that runs the command and returns its exit status. Raises TandemError."""
+    """Return a callable that runs the command and returns its exit status. Raises UsageError."""
     if not arguments or arguments[0] in ("-h", "--help"):
         return lambda: _say(OVERVIEW)
     if arguments[0] == "--version":
         return lambda: _say(f"tandem {metadata.version('tandem-triton')}")
     name, *rest = arguments
     if name.startswith("-"):
-        raise TandemError(
+        raise UsageError(
             f"'{name}' must follow the command: tandem COMMAND {name}; see tandem --help"
         )
     if name not in COMMANDS:
-        raise TandemError(f"command '{name}' isn't known; {suggestion(name, COMMANDS)}")
+        raise UsageError(f"command '{name}' isn't known; {suggestion(name, COMMANDS)}")
     options = make_parser(name).read(rest)
     run = import_module(f".{name}", __package__).run
     return lambda: int(run(options))

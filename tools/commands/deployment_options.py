@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tandem.tools.commands.options import Options, add_profile, chosen_profile
-from tandem.tools.errors import TandemError
+from tandem.tools.commands.options import Options, add_profile, chosen_profile, nonempty
+from tandem.tools.errors import TandemError, UsageError
 from tandem.tools.models.fit import ROLES, Role, fitting_kv_caches
 from tandem.tools.models.named import find_model
 from tandem.tools.models.weights import FoundModel
@@ -18,12 +18,14 @@ def add_deployment(group: Options) -> None:
     add_profile(group)
     group.add_argument(
         "--target",
+        type=nonempty,
         metavar="MODEL",
         help="Target, instead of a profile: a folder, OWNER/NAME[@REVISION] on the Hugging "
         "Face Hub, or a GGUF file.",
     )
     group.add_argument(
         "--draft",
+        type=nonempty,
         metavar="MODEL",
         help="Draft model (default: none; prompt lookup is used).",
     )
@@ -36,10 +38,10 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     """
     if options.target is None:
         if options.draft is not None:
-            raise TandemError("--draft needs --target; set both")
+            raise UsageError("--draft needs --target; set both")
         return load(chosen_profile(options))
     if options.profile is not None:
-        raise TandemError("set --profile or --target, not both")
+        raise UsageError("set --profile or --target, not both")
     models: dict[Role, FoundModel] = {}
     for role in ROLES:
         if (name := getattr(options, role)) is not None:
@@ -76,5 +78,5 @@ def deployment_to_serve(options: argparse.Namespace) -> Deployment | None:
     """Return the deployment to serve, or None if --url names a running server."""
     for name in ("profile", "target"):
         if options.url and getattr(options, name):
-            raise TandemError(f"set --url or --{name}, not both")
+            raise UsageError(f"set --url or --{name}, not both")
     return None if options.url else chosen_deployment(options)

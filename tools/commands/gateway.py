@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 from contextlib import suppress
-from pathlib import Path
 
 from tandem.gateway.settings import MEGABYTE, GatewaySettings
 from tandem.tools.client.client import URL
@@ -22,7 +21,7 @@ from tandem.tools.commands.gateway_options import (
     browser_url,
     listening,
 )
-from tandem.tools.commands.options import add_url, address, at_least, port
+from tandem.tools.commands.options import add_url, address, at_least, nonempty_path, port
 from tandem.tools.triton.server import LOOPBACK
 
 
@@ -31,14 +30,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_url(serves, URL)
     serves.add_argument(
         "--tokenizer",
-        type=Path,
+        type=nonempty_path,
         required=True,
         metavar="DIR",
         help="Folder of the target's tokenizer.",
     )
     serves.add_argument(
         "--chat-template",
-        type=Path,
+        type=nonempty_path,
         metavar="FILE",
         help="Chat template to use instead of the tokenizer's.",
     )

@@ -31,8 +31,8 @@ from tandem.tools.commands.input_options import (
     read_inputs,
     whole_number,
 )
-from tandem.tools.commands.options import add_url
-from tandem.tools.errors import TandemError
+from tandem.tools.commands.options import add_url, nonempty, nonempty_path
+from tandem.tools.errors import TandemError, UsageError
 
 GROUPS: Mapping[str, tuple[Tensor, ...]] = {
     "text": (
@@ -85,6 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     guides = groups["text"].add_mutually_exclusive_group()
     guides.add_argument(
         "--json-schema",
+        type=nonempty,
         metavar="FILE",
         help="Generate JSON that fits the schema in this file; - reads standard input.",
     )
@@ -96,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     groups["drafts"].add_argument(
         "--prediction",
         metavar="FILE",
-        type=Path,
+        type=nonempty_path,
         help="File with the expected output, which prompt lookup copies from first.",
     )
     parser.add_argument_group("output").add_argument(
@@ -188,5 +189,5 @@ def _prompt(options: argparse.Namespace) -> str:
     if options.prompt != STANDARD_INPUT:
         return str(options.prompt)
     if options.json_schema == STANDARD_INPUT:
-        raise TandemError("set the prompt or --json-schema to -, not both")
+        raise UsageError("set the prompt or --json-schema to -, not both")
     return sys.stdin.buffer.read().decode(errors="surrogateescape")

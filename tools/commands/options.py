@@ -21,6 +21,17 @@ DEMO = PROFILES.parent / "demo"
 PROMPTS = DEMO / "prompts.jsonl"
 # Extensions of a profile file. Names can contain dots too, such as llama-3.1-70b.
 ENDINGS = (".yaml", ".yml")
+MAX_PORT = 65535
+
+
+def nonempty(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
+def nonempty_path(text: str) -> Path:
+    return Path(nonempty(text))  # an empty path is the current folder
 
 
 def grpc_url(text: str) -> str:
@@ -31,18 +42,21 @@ def grpc_url(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"must be HOST:PORT, without {scheme}://; use --url {right}"
         )
-    if not host or not number.isdecimal() or "/" in text:
+    if not (_is_host(host) and number.isdecimal() and int(number) <= MAX_PORT) or "/" in text:
         raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as 127.0.0.1:8001; got {text!r}")
     return text
 
 
 def output_file(text: str) -> Path:
     """Read the path of a file to write, and check it before a long measurement."""
-    path = Path(text)
-    place = path if path.exists() else path.absolute().parent
-    if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
-        reason = "it is a folder" if path.is_dir() else f"{place} doesn't exist or isn't writable"
-        raise argparse.ArgumentTypeError(f"can't write {text}: {reason}")
+    path = nonempty_path(text)
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"can't write {text}: it is a folder")
+    if not path.exists() and not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"can't write {text}: no folder {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"can't write {text}: Permission denied")
     return path
 
 
@@ -82,15 +96,26 @@ def at_least(minimum: int) -> Callable[[str], int]:
 
 
 def port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
+    if not text.isdecimal() or int(text) > MAX_PORT:
         raise argparse.ArgumentTypeError(f"must be a port number, or 0 for a free one; got {text}")
     return int(text)
 
 
 def address(text: str) -> str:
-    if not text:  # Python would listen on every address
-        raise argparse.ArgumentTypeError("must be an address, such as 127.0.0.1; got ''")
+    if not _is_host(text):
+        raise argparse.ArgumentTypeError(f"must be an address, such as 127.0.0.1; got {text!r}")
     return text
+
+
+def _is_host(text: str) -> bool:
+    """Return whether Python's socket functions accept a host name or address.
+
+    They would use every address for an empty text.
+    """
+    try:
+        return bool(text.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def draft_length(text: str) -> int:
@@ -107,7 +132,10 @@ def add_count(
 
 def add_prompts(group: Options, form: str) -> None:
     group.add_argument(
-        "--prompts", type=Path, metavar="FILE", help=f"Prompts: {form} (default: the demo's)."
+        "--prompts",
+        type=nonempty_path,
+        metavar="FILE",
+        help=f"Prompts: {form} (default: the demo's).",
     )
 
 
@@ -120,7 +148,7 @@ def prompts_file(given: Path | None) -> Path:
 def add_profile(group: Options) -> None:
     group.add_argument(
         "--profile",
-        type=Path,
+        type=nonempty,
         metavar="FILE|NAME",
         help="Profile to deploy: a file, or a name in profiles/ (default: embedded).",
     )
@@ -142,14 +170,17 @@ def add_url(group: Options, default: str | None = None) -> None:
 def chosen_profile(options: argparse.Namespace) -> Path:
     if options.profile is None and not EMBEDDED.is_file():
         raise TandemError(f"no {EMBEDDED} here; set --profile to a file")
-    return named_profile(options.profile) if options.profile else EMBEDDED
+    return EMBEDDED if options.profile is None else named_profile(options.profile)
 
 
-def named_profile(given: Path) -> Path:
+def named_profile(given: str) -> Path:
     """Return the path of a profile. given: a file, or a name in `profiles/`."""
-    if len(given.parts) > 1 or given.suffix in ENDINGS or given.is_file():
-        return given
+    path = Path(given)
+    if "/" in given or path.suffix in ENDINGS or path.is_file():
+        return path
     shipped = sorted(path.stem for path in PROFILES.glob("*.yaml"))
-    if given.name in shipped:
-        return PROFILES / f"{given.name}.yaml"
-    raise TandemError(f"profile '{given.name}' isn't known; {suggestion(given.name, shipped)}")
+    if given in shipped:
+        return PROFILES / f"{given}.yaml"
+    if path.is_dir():
+        return path
+    raise TandemError(f"profile '{given}' isn't known; {suggestion(given, shipped)}")

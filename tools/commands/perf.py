@@ -37,6 +37,7 @@ from tandem.tools.commands.options import (
     add_prompts,
     add_url,
     draft_length,
+    nonempty_path,
     prompts_file,
     write_json,
 )
@@ -86,7 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_count(load, "--requests", "Measured requests per concurrency", 32)
     parser.add_argument_group("output").add_argument(
-        "--folder", type=Path, metavar="DIR", help="Folder for requests and results."
+        "--folder", type=nonempty_path, metavar="DIR", help="Folder for requests and results."
     )
     parser.add_argument(
         "more", nargs="*", metavar="-- OPTION", help="Options to pass to perf_analyzer."

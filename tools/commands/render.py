@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from pathlib import Path
 
 from tandem.tools.commands.deployment_options import add_deployment, chosen_deployment
+from tandem.tools.commands.options import nonempty_path
 from tandem.tools.triton import repository
 from tandem.tools.triton.rendered_readme import SCRIPT
 
@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument(
         "--output",
-        type=Path,
+        type=nonempty_path,
         metavar="DIR",
         required=True,
         help="Output folder: new, empty, or from an earlier render.",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
@@ -19,7 +18,7 @@ from tandem.tools.client.dataset import PROMPT_KEYS, read_prompts
 from tandem.tools.client.terminal import PICTURES, closing_line
 from tandem.tools.commands import run_options
 from tandem.tools.commands.input_options import add_inputs, read_inputs
-from tandem.tools.commands.options import add_count
+from tandem.tools.commands.options import add_count, nonempty_path
 from tandem.tools.triton.serving import serving
 
 SAMPLING = (tensors.TEMPERATURE, tensors.TOP_K, tensors.TOP_P, tensors.RANDOM_SEED)
@@ -39,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     prompts.add_argument(
         "--input-file",
-        type=Path,
+        type=nonempty_path,
         metavar="FILE",
         help=f"File of prompts, one per line, or JSONL with {' or '.join(PROMPT_KEYS)}.",
     )

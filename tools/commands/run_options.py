@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,8 +14,8 @@ from tandem.bls.drafters.registry import BASELINE, DRAFT_MODEL, HYBRID, PROMPT_L
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
-from tandem.tools.commands.options import Options
-from tandem.tools.errors import TandemError
+from tandem.tools.commands.options import Options, nonempty_path
+from tandem.tools.errors import TandemError, UsageError
 from tandem.tools.profiles.config_strings import (
     Config,
     Devices,
@@ -108,20 +107,20 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
     engines = parser.add_argument_group("engines")
     engines.add_argument(
         "--engine-dir",
-        type=Path,
+        type=nonempty_path,
         metavar="DIR",
         required=required,
         help="Target: a Hugging Face checkpoint, or a TensorRT engine from trtllm-build.",
     )
     engines.add_argument(
         "--draft-engine-dir",
-        type=Path,
+        type=nonempty_path,
         metavar="DIR",
         help="Draft model: a checkpoint or an engine.",
     )
     engines.add_argument(
         "--tokenizer-dir",
-        type=Path,
+        type=nonempty_path,
         metavar="DIR",
         help="Tokenizer of target and draft (default: the target's; required for TensorRT "
         "engines).",
@@ -162,13 +161,13 @@ def make_deployment(options: argparse.Namespace, drafting: DraftingOptions) -> D
     """
     pair, lookup, devices = drafting.draft_target, drafting.prompt_lookup, drafting.devices
     if pair and not options.draft_engine_dir:
-        raise TandemError(f"{DRAFT_TARGET_OPTION} needs --draft-engine-dir, the draft model")
+        raise UsageError(f"{DRAFT_TARGET_OPTION} needs --draft-engine-dir, the draft model")
     if options.draft_engine_dir and not pair:
-        raise TandemError(
+        raise UsageError(
             f'--draft-engine-dir needs {DRAFT_TARGET_OPTION}, as in "[4,[0],[0],False]"'
         )
     if lookup and lookup.devices != devices["target"]:
-        raise TandemError(
+        raise UsageError(
             f"{PROMPT_LOOKUP_OPTION} must have the target devices of {DRAFT_TARGET_OPTION}, "
             f"{devices['target']}; got {lookup.devices}"
         )
@@ -213,7 +212,7 @@ def _parse(config: type[Config], values: list[str] | None, option: str) -> Confi
     try:
         return parse(config, " ".join(values).strip().removeprefix("="))
     except TandemError as error:
-        raise TandemError(f"{option}: {error}") from error
+        raise UsageError(f"{option}: {error}") from error
 
 
 def _fraction(text: str) -> float:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -33,11 +32,12 @@ from tandem.tools.commands.options import (
     add_url,
     chosen_profile,
     drafter_names,
+    nonempty_path,
     output_file,
     write_json,
 )
 from tandem.tools.commands.run_options import DraftingOptions
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, UsageError
 from tandem.tools.evaluation.accuracy import AccuracyComparison, rouge_scorer
 from tandem.tools.profiles.deployment import Deployment, load
 from tandem.tools.profiles.engines.torch import TorchTarget
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     dataset = parser.add_argument_group("dataset")
     dataset.add_argument(
         "--dataset",
-        type=Path,
+        type=nonempty_path,
         default=DATASET,
         metavar="FILE",
         help='Dataset: JSONL of {"id", "text", "summary"}, and optionally "stop" (default: '
@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     columns.add_argument(
         "--hf-model-dir",
-        type=Path,
+        type=nonempty_path,
         metavar="DIR",
         help="Checkpoint for --test-hf (default: the target's).",
     )
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     rouge_scorer()  # raises TandemError if the package is missing
     items = read_items(options.dataset)[: options.limit]
     if options.model and not options.url:
-        raise TandemError("--model needs --url; set both")
+        raise UsageError("--model needs --url; set both")
     deployment = _chosen_deployment(options, drafting)
     hugging_face = _hugging_face(options, deployment)
     server = measured_server(deployment, options.url, options.model)
@@ -201,11 +201,11 @@ def _chosen_deployment(options: argparse.Namespace, drafting: DraftingOptions) -
     servers = [name for name in ("url", "profile", "engine_dir") if getattr(options, name)]
     if len(servers) > 1:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in servers)
-        raise TandemError(f"set only one of {named}")
+        raise UsageError(f"set only one of {named}")
     if options.engine_dir:
         return run_options.make_deployment(options, drafting)
     if options.draft_engine_dir:
-        raise TandemError("--draft-engine-dir needs --engine-dir; set both")
+        raise UsageError("--draft-engine-dir needs --engine-dir; set both")
     if drafting.is_set:
         print(
             "tandem: device lists have no effect; the profile sets the devices",

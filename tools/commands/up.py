@@ -33,7 +33,7 @@ from tandem.tools.commands.gateway_options import (
     listening,
 )
 from tandem.tools.commands.options import DEMO, address, port
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, UsageError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection
 from tandem.tools.triton.server import LOOPBACK, Ports, TritonServer
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     }
     for name, is_set in needs_gateway.items():
         if is_set and options.no_gateway:
-            raise TandemError(f"set {name} or --no-gateway, not both")
+            raise UsageError(f"set {name} or --no-gateway, not both")
     _check_ports(options)
     deployment = chosen_deployment(options)
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
@@ -139,7 +139,7 @@ def _check_ports(options: argparse.Namespace) -> None:
         number = getattr(options, one)
         if number == getattr(options, other) != 0:
             named = f"--{one} and --{other}".replace("_", "-")
-            raise TandemError(f"{named} must be different; got {number}")
+            raise UsageError(f"{named} must be different; got {number}")
 
 
 def open_page(url: str) -> None:

@@ -15,7 +15,10 @@ def find_model(text: str) -> FoundModel:
 
     A file or folder on this machine takes precedence over the Hub. Raises TandemError.
     """
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise TandemError(f"no folder {text}: {error}") from error
     if path.is_dir():
         return FoundModel(path.absolute().name, path, count_parameters(path))
     if path.is_file():

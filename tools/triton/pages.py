@@ -36,9 +36,10 @@ def http_service(host: str, port: int) -> str | None:
 
 def _page(host: str, port: int, path: str) -> tuple[int | None, bytes]:
     """Return the status and body of a page. The status is None without a complete response."""
-    connection = HTTPConnection(host.strip("[]"), port, timeout=SECONDS_TO_ANSWER)
-    with suppress(OSError, HTTPException), closing(connection):
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read()
+    with suppress(OSError, HTTPException):  # HTTPException: also if the host can't be in a URL
+        connection = HTTPConnection(host.strip("[]"), port, timeout=SECONDS_TO_ANSWER)
+        with closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
     return None, b""
