@@ -97,12 +97,20 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
 def _add_configured_tokens(tokenizer: Tokenizer, folder: Path, config: dict[str, Any]) -> None:
     """Add the tokens that only the config's added_tokens_decoder has, in its order.
 
-    Raises TokenizerError if a token's id would differ from the config's.
+    Raises TokenizerError if a token is invalid or its id would differ from the config's.
     """
     known = tokenizer.get_added_tokens_decoder()
-    configured = {int(i): token for i, token in config.get("added_tokens_decoder", {}).items()}
-    for token_id, fields in sorted(configured.items()):
-        token = AddedToken(**{k: v for k, v in fields.items() if not k.startswith("_")})
+    try:
+        configured = {
+            int(token_id): AddedToken(**{k: v for k, v in fields.items() if not k.startswith("_")})
+            for token_id, fields in config.get("added_tokens_decoder", {}).items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise TokenizerError(
+            f"added_tokens_decoder in '{folder / 'tokenizer_config.json'}' must be an object with "
+            f"tokens by id: {error}"
+        ) from error
+    for token_id, token in sorted(configured.items()):
         same = known.get(token_id)
         if same and (same.content, same.special) == (token.content, token.special):
             continue

@@ -90,6 +90,12 @@ def test_a_configured_token_with_a_conflicting_id_is_rejected(plain):
         load_tokenizer(configure(plain, added_tokens_decoder=tokens))
 
 
+@pytest.mark.parametrize("tokens", [5, {"a": {}}, {"0": 5}, {"0": {"content": 5}}])
+def test_configured_tokens_of_the_wrong_type_are_rejected(plain, tokens):
+    with pytest.raises(TokenizerError, match=r"added_tokens_decoder in .* must be an object with"):
+        load_tokenizer(configure(plain, added_tokens_decoder=tokens))
+
+
 def test_truncation_and_padding_of_the_file_are_ignored(tmp_path):
     tokenizer = Tokenizer.from_str(byte_level().to_str())
     tokenizer.enable_truncation(2)

@@ -24,6 +24,7 @@ NUMBERS = (
     *("vocab_size", "head_dim", "num_key_value_heads"),
     *(*POSITIONS, *LAYERS, *HEADS, *WIDTH),
 )
+LISTS = ("architectures", "layer_types")
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     for name in NUMBERS:
         if not isinstance(pretrained.get(name), int | None):
             raise TandemError(f"{name} in {path} must be an integer; got {pretrained[name]!r}")
+    for name in LISTS:
+        if not isinstance(pretrained.get(name), list | None):
+            raise TandemError(f"{name} in {path} must be a list; got {pretrained[name]!r}")
     return pretrained
 
 

@@ -123,7 +123,7 @@ def _why_unsupported(config: Mapping[str, Any]) -> str | None:
     kind = str(config.get("model_type"))
     if kind in RECURRENT:
         return f"architecture '{kind}' isn't supported: it has no attention KV cache"
-    others = sorted(set(config.get("layer_types") or ()) - ATTENTION)
+    others = sorted({str(layer) for layer in config.get("layer_types") or ()} - ATTENTION)
     if others:
         return f"architecture '{kind}' isn't supported: it has layers of type '{others[0]}'"
     return None
