@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from tandem.tools.errors import TandemError
 from tandem.tools.signals import handle_signals
 
-# Origins of errors that don't name a file.
-ORIGINS = {errno.ENOENT: "the current folder", errno.ENOSPC: "standard output"}
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. arguments: default `sys.argv[1:]`.
@@ -40,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed the pipe
         return 128 + signal.SIGPIPE
     except OSError as error:
-        place = error.filename or ORIGINS.get(error.errno or 0)
+        place = error.filename
+        if place is None and error.errno == errno.ENOENT:
+            place = "the current folder"
         reason = error.strerror or str(error)
         return _report_failure(f"{place}: {reason}" if place else reason)
     else:

@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        sys.stdout.flush()  # the help, so that `main` reports an error
+        sys.stdout.flush()  # `main` reports the error if the help can't be written
         super().exit(status, message)
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
