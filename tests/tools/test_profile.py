@@ -47,16 +47,23 @@ def test_invalid_yaml_is_rejected_with_its_line(folder):
     )
 
 
-@pytest.mark.parametrize("value", ["2024-99-99", "!!bool x", "!!int ''", "!!timestamp x"])
-def test_a_value_that_yaml_cannot_convert_is_rejected(folder, value):
-    assert refusal(folder, f"name: {value}\n").startswith("profile.yaml isn't YAML: ")
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("2024-99-99", "'2024-99-99' isn't of type timestamp"),
+        ("!!timestamp x", "'x' isn't of type timestamp"),
+        ("!!bool x", "'x' isn't of type bool"),
+        ("!!int ''", "'' isn't of type int"),
+    ],
+)
+def test_a_value_that_yaml_cannot_convert_is_rejected_with_its_line(folder, value, reason):
+    wrong = f"max_batch_size: 1\nname: {value}\n"
+    assert refusal(folder, wrong) == f"profile.yaml:2 isn't YAML: {reason}"
 
 
 def test_the_home_folder_of_an_unknown_user_is_rejected(folder):
     wrong = profile(engines=engines(checkpoint="~stranger/x"))
-    assert "checkpoint: must not begin with ~ and an unknown user; got '~stran" in refusal(
-        folder, wrong
-    )
+    assert "checkpoint: must be in a known home folder; got '~stranger/x'" in refusal(folder, wrong)
 
 
 def test_a_repeated_key_is_rejected_with_its_line(folder):

@@ -228,12 +228,16 @@ class Profile(ConfigSection):
     timeouts: TimeoutsSection = TimeoutsSection()
 
 
-# What PyYAML raises for invalid files. Only the first has a line.
-NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError)
-
-
 class _Loader(yaml.SafeLoader):
     """Rejects a repeated key; PyYAML would ignore all but the last one."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError) as error:  # such as 2024-99-99, !!int ''
+            reason = f"'{node.value}' isn't of type {node.tag.rpartition(':')[2]}"
+            mark = node.start_mark
+            raise yaml.constructor.ConstructorError(problem=reason, problem_mark=mark) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         keys: set[str] = set()
@@ -253,7 +257,7 @@ def read_profile(path: Path) -> Profile:
         raise TandemError(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TandemError(f"can't read {path}: it isn't UTF-8") from error
-    except (*NOT_YAML, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError) as error:
         line, said = "", str(error)
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
             line = f":{error.problem_mark.line + 1}"

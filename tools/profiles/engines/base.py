@@ -64,7 +64,7 @@ def resolve(value: Any, info: ValidationInfo) -> Any:
     try:
         path = Path(value).expanduser()
     except RuntimeError as error:
-        raise PydanticCustomError("path", "must not begin with ~ and an unknown user") from error
+        raise PydanticCustomError("path", "must be in a known home folder") from error
     return Path(os.path.normpath((info.context or Path()) / path))
 
 
