@@ -227,7 +227,7 @@ def _hugging_face(options: argparse.Namespace, deployment: Deployment | None) ->
     own = target.checkpoint if isinstance(target, TorchTarget) else None
     folder = options.hf_model_dir or own
     if folder is None:
-        raise TandemError("--test-hf needs --hf-model-dir, the target's checkpoint")
+        raise UsageError("--test-hf needs --hf-model-dir, the target's checkpoint")
     if deployment is None:
         return HuggingFace(folder, options.tokenizer_dir or folder)
     special = deployment.profile.tokenizer.add_special_tokens
