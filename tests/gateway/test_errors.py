@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import logging
+import os
 
 import pytest
 from scripted_triton import FOREVER, HELLO
@@ -200,10 +201,10 @@ async def test_requests_without_the_key_are_rejected(post, sent, path):
     assert response.json()["error"]["code"] == "invalid_api_key"
 
 
-@pytest.mark.parametrize("key", [KEY, "clé"])
+@pytest.mark.parametrize("key", [KEY, "clé", "cl\udce9"])
 async def test_requests_with_the_key_are_accepted(client, key):
     async with client(api_key=key) as opened:
-        headers = {"authorization": f"Bearer {key}".encode()}
+        headers = {"authorization": os.fsencode(f"Bearer {key}")}
         response = await opened.post("/v1/completions", json=PROMPT, headers=headers)
         assert response.status_code == 200
         for path in ("/health", "/metrics", "/"):
