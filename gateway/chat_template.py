@@ -119,7 +119,7 @@ def _sources(folder: Path) -> dict[str, str]:
     if DEFAULT in found:
         return found
     path = folder / "tokenizer_config.json"
-    configured = read_json(path).get("chat_template", [])
+    configured = read_json(path).get("chat_template")
     if isinstance(configured, str):
         return {DEFAULT: configured} | found
     try:

@@ -108,9 +108,9 @@ def address(text: str) -> str:
 
 
 def _is_host(text: str) -> bool:
-    """Return whether Python's socket functions accept a host name or address.
+    """Return whether Python's sockets accept a host name or address.
 
-    They would use every address for an empty text.
+    They also accept an empty text, but listen on every address.
     """
     try:
         return bool(text.encode("idna"))
@@ -178,7 +178,7 @@ def named_profile(given: str) -> Path:
     path = Path(given)
     if "/" in given or path.suffix in ENDINGS or path.is_file():
         return path
-    shipped = sorted(path.stem for path in PROFILES.glob("*.yaml"))
+    shipped = sorted(file.stem for file in PROFILES.glob("*.yaml"))
     if given in shipped:
         return PROFILES / f"{given}.yaml"
     if path.is_dir():

@@ -21,8 +21,13 @@ LAYERS = ("num_hidden_layers", "n_layer")
 HEADS = ("num_attention_heads", "n_head")
 WIDTH = ("hidden_size", "n_embd")
 NUMBERS = (
-    *("vocab_size", "head_dim", "num_key_value_heads"),
-    *(*POSITIONS, *LAYERS, *HEADS, *WIDTH),
+    "vocab_size",
+    "head_dim",
+    "num_key_value_heads",
+    *POSITIONS,
+    *LAYERS,
+    *HEADS,
+    *WIDTH,
 )
 LISTS = ("architectures", "layer_types")
 
@@ -166,8 +171,10 @@ def _first(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
 
 def _ids(content: dict[str, Any], name: str, folder: Path) -> tuple[int, ...]:
     """Return the token id or ids in a configuration of a folder."""
-    value = content.get(name, [])
-    ids = value if isinstance(value, list) else [] if value is None else [value]
+    value = content.get(name)
+    if value is None:
+        return ()
+    ids = value if isinstance(value, list) else [value]
     if not all(isinstance(token, int) for token in ids):
         raise TandemError(f"{name} in {folder} must be a token id or a list of them; got {value!r}")
     return tuple(ids)
