@@ -118,6 +118,7 @@ def test_a_request_during_shutdown_is_rejected(app, triton, capfd):
 
 
 GATEWAY = """
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -130,6 +131,7 @@ from tandem.gateway.settings import GatewaySettings
 triton = ScriptedTriton(lambda _: [HELLO[0], FOREVER])
 app = create_app(GatewaySettings("", Path(sys.argv[2])), connect=lambda _: triton)
 server.SECONDS_TO_STOP = float(sys.argv[3])
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it
 with server.listen("127.0.0.1", 0) as bound:
     print(bound.getsockname()[1], flush=True)
     with suppress(KeyboardInterrupt):  # raised again after the end
