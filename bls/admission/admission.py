@@ -84,9 +84,14 @@ class Admission:
         return len(self._running)
 
     @property
-    def running_in_all_loops(self) -> int:
-        """Number of decoding sequences in all loops. The other loops' numbers may be outdated."""
-        return self.running + self._others.running
+    def load(self) -> int:
+        """Number of sequences in all loops that are decoding or about to start.
+
+        The other loops' numbers may be outdated.
+        """
+        others = self._others
+        started = self.running + self._arriving + others.running + others.arriving
+        return min(started, self._max_running)
 
     @property
     def waiting(self) -> int:

@@ -92,7 +92,7 @@ class StreamEntry:
         )
 
         def running() -> int:
-            return self._admission.running_in_all_loops
+            return self._admission.load
 
         self._draft_planner = DraftPlanner(
             settings.target.max_draft_len,

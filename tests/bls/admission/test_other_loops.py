@@ -104,7 +104,24 @@ def test_running_sequences_of_other_loops_are_counted():
     loops.add(1, "b")
     assert [admission.running for admission in loops.admissions] == [1, 1]
     loops.admissions[0].start_waiting()
-    assert [admission.running_in_all_loops for admission in loops.admissions] == [2, 2]
+    assert [admission.load for admission in loops.admissions] == [2, 2]
+
+
+def test_the_load_counts_sequences_that_are_about_to_start_in_any_loop():
+    loops = Loops(2)
+    loops.add(0, "a")
+    places = loops.admissions[1].reserve(1)
+    loops.admissions[0].start_waiting()
+    assert [admission.load for admission in loops.admissions] == [2, 2]
+    places.release_unused()
+    loops.admissions[0].start_waiting()
+    assert [admission.load for admission in loops.admissions] == [1, 1]
+
+
+def test_the_load_is_at_most_the_number_of_sequences_that_may_run():
+    (admission,) = Loops(1, max_running=3, max_waiting=2).admissions
+    admission.reserve(5)
+    assert admission.load == 3
 
 
 steps = st.lists(
