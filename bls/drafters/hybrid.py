@@ -41,6 +41,8 @@ class Hybrid(Drafter):
         draft = yield from self._draft_model.propose(sequence, limit)
         if len(draft) or not self._draft_model.length.allows_drafts():
             return draft
+        if not self._draft_model.length.lookup_length(self._prompt_lookup.longest_match):
+            return draft  # not even the longest match would be used
         # A match may be right soon, so limit the number of tokens that the target decodes alone to
         # 1, 2, 4, 8, ... Only an accepted match restarts this: in text whose matches are wrong
         # there are many, and short calls cost time.

@@ -53,6 +53,13 @@ class PromptLookup(Drafter):
         self._copies_from_pool = not lossy and not output_depends_on_lengths(request, settings)
         self._misses = 0  # number of misses in a row
 
+    @property
+    def longest_match(self) -> Draft:
+        """A stand-in for the longest draft that this request can get, after the longest n-gram."""
+        others = self._prediction is not None or self._pool is not None
+        num_matching = MAX_MATCH if others else self._max_ngram_size
+        return Draft(np.zeros(self._longest, np.int32), num_matching=num_matching)
+
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         return self.look_up(sequence, limit)
         yield  # makes this method a generator

@@ -293,7 +293,7 @@ class RecordingPlanner(DraftPlanner):
 def drafting_in_vain():
     """Return a hybrid drafter that has learned that drafts don't pay, its planner and its clock."""
     time = Time()
-    request = request_of("hybrid", draft_len=AUTO, max_draft_len=16)
+    request = request_of("hybrid", draft_len=AUTO, max_draft_len=16, prompt_lookup_num_tokens=16)
     planner = RecordingPlanner(16, clock=time, reports_probs=False)
     drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner), Statistics())
     for _ in range(40):
@@ -318,12 +318,23 @@ def decoded_alone(drafter, sequence):
     return proposed_without_calls(drafter, sequence).plain_tokens
 
 
-def test_hybrid_decodes_in_growing_chunks_until_a_copy_is_right():
-    drafter, _, _ = drafting_in_vain()
-    prompt = ids(1, 2, 5, 1, 2)  # the last two tokens match, but copies don't pay
-    request = request_of("hybrid", draft_len=AUTO, max_draft_len=16, prompt_ids=prompt)
-    sequence, chunks = Sequence(request), []
-    for token in (7, 8, 1, 2, 9, 1):
+def matches_pay():
+    """Return what `drafting_in_vain` does, after matches that were right."""
+    drafter, planner, time = drafting_in_vain()
+    match = effects.Draft(np.ones(16, np.int32), num_matching=2)
+    for _ in range(20):
+        planner.observe_lookup(match, 16)
+    drafter.observe_plain_step(1, 0.02)
+    time.now += 1.0
+    drafter.observe_plain_step(1, 0.02)
+    planner.plain = ()
+    return drafter, planner, time
+
+
+def test_hybrid_decodes_in_growing_chunks_until_a_match_is_right_if_matches_pay():
+    drafter, _, _ = matches_pay()
+    sequence, chunks = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16)), []
+    for token in (7, 8, 9, 10, 11, 12):
         chunks.append(decoded_alone(drafter, sequence))
         sequence.append(ids(token))
     assert chunks == [1, 2, 4, 8, 16, 32]
@@ -332,6 +343,13 @@ def test_hybrid_decodes_in_growing_chunks_until_a_copy_is_right():
     assert decoded_alone(drafter, sequence) == 32
     drafter.verified(match, 1, 0.1)
     assert decoded_alone(drafter, sequence) == 1
+
+
+def test_hybrid_shortens_no_call_if_matches_do_not_pay():
+    drafter, _, _ = drafting_in_vain()
+    prompt = ids(1, 2, 5, 1, 2)  # the last two tokens match
+    request = request_of("hybrid", draft_len=AUTO, max_draft_len=16, prompt_ids=prompt)
+    assert decoded_alone(drafter, Sequence(request)) == 32
 
 
 def test_hybrid_copies_again_when_copies_that_it_did_not_use_were_right():
@@ -356,9 +374,8 @@ def test_hybrid_copies_again_when_copies_that_it_did_not_use_were_right():
 
 
 def test_hybrid_does_not_report_the_times_of_shortened_calls():
-    drafter, planner, _ = drafting_in_vain()
+    drafter, planner, _ = matches_pay()
     sequence = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16))
-    planner.plain = ()
     for _ in range(6):
         count = decoded_alone(drafter, sequence)
         drafter.observe_plain_step(count, 0.02 * count)
@@ -366,7 +383,7 @@ def test_hybrid_does_not_report_the_times_of_shortened_calls():
 
 
 def test_hybrid_shortens_no_call_of_an_experiment_without_drafts():
-    drafter, planner, time = drafting_in_vain()
+    drafter, planner, time = matches_pay()
     sequence = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16))
     assert decoded_alone(drafter, sequence) == 1
     while planner.mode is not Mode.NO_DRAFTS:
