@@ -34,6 +34,9 @@ FIRST_TOKENS = 8  # draft length before anything is known
 MIN_LAST_ACCEPTANCE = 0.1  # the last token of a branch is accepted with at least this probability
 LEVELS = 5  # of requests, by how many draft tokens in a row are usually right: 1, 2, 4, 8 or 16
 SEQUENCES_PER_SAMPLE = 16  # with n running sequences, one draft in 1 + n // 16 asks for log-probs
+# Plain calls are shorter while matches pay, because a match may be right soon. Short calls take
+# longer per token, so matches must be faster than the alternatives by this factor.
+MIN_LOOKUP_GAIN = 1.2
 # Initial acceptance rates of lookup drafts after n-grams of 1, 2, 3, and 4 or more tokens.
 LOOKUP_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 
@@ -135,7 +138,9 @@ class DraftPlanner:
         fitting = bisect.bisect_left(self._lengths, len(match)) + 1
         speeds = load.lookup_speeds[_ngram_group(match)][:fitting]
         best = int(speeds.argmax())
-        pays = speeds[best] >= max(load.choices[level].speed, load.costs.plain_speed)
+        pays = speeds[best] >= MIN_LOOKUP_GAIN * max(
+            load.choices[level].speed, load.costs.plain_speed
+        )
         return min(len(match), self._lengths[best]) if pays else 0
 
     @property

@@ -202,6 +202,21 @@ def test_matches_are_not_used_if_they_delay_other_requests_more_than_they_save(d
     assert num_used < 100 if delayed else num_used > 300
 
 
+@pytest.mark.parametrize(("num_right", "used"), [(4, False), (6, True)])
+def test_matches_must_be_clearly_faster_than_the_target_alone(num_right, used):
+    world = World(reports_probs=False)
+    length = AutoLength(world.statistics)
+    # A round with a match takes 0.1 s, in which the target alone decodes 4.5 tokens.
+    rounds = [("draft", 1, 0, 0.1)] * 5 + [("plain", 9, 0, 0.2)] * 5
+    rounds += [("lookup", 16, num_right, 0.1)] * 500
+    for kind, tokens, accepted, seconds in rounds:
+        world.now += seconds
+        step(length, kind, tokens, accepted, seconds, reports_probs=False)
+    while world.statistics.mode is not Mode.BEST:
+        world.now += 0.1
+    assert bool(length.lookup_length(match(16))) == used
+
+
 def test_rejected_branches_do_not_stop_copies():
     world = World(reports_probs=False)
     length = AutoLength(world.statistics)
