@@ -78,8 +78,8 @@ def test_drafting_ahead_uses_one_extra_thread_and_frees_it(pb):
     assert engines.threads["target"] >= engines.threads["draft"]
     assert len(engines.threads["branches"]) == 1
     assert engines.threads["branches"].isdisjoint(engines.threads["target"])
-    for _ in range(MAX_AHEAD_THREADS):  # every slot is free again
-        assert clients.ahead_threads.acquire(blocking=False)
+    for _ in range(MAX_AHEAD_THREADS):  # every slot becomes free again
+        assert clients.ahead_threads.acquire(timeout=PATIENCE)
 
 
 def test_hanging_branches_delay_neither_rounds_nor_the_answer(pb, held):
@@ -106,7 +106,7 @@ def test_a_hanging_draft_engine_is_abandoned_at_its_timeout(pb, held):
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
     assert clients.calls.abandoned == {"draft": 1}
-    assert all(clients.ahead_threads.acquire(blocking=False) for _ in range(MAX_AHEAD_THREADS))
+    assert all(clients.ahead_threads.acquire(timeout=PATIENCE) for _ in range(MAX_AHEAD_THREADS))
     held.let_go.set()
     assert eventually(lambda: clients.calls.abandoned == {"draft": 0})
 
