@@ -92,7 +92,7 @@ def _actions(command: str) -> list[argparse.Action]:
 
 def _sets_an_input(action: argparse.Action) -> bool:
     named = f"--{action.dest.replace('_', '-')}" in action.option_strings
-    is_plain = action.default is None and action.type is not Path
+    is_plain = action.default is None and action.metavar != "FILE"
     return named and is_plain and action.dest in entry.INPUTS
 
 
