@@ -90,8 +90,8 @@ class Admission:
         The other loops' numbers may be outdated.
         """
         others = self._others
-        started = self.running + self._arriving + others.running + others.arriving
-        return min(started, self._max_running)
+        admitted = self.running + self._arriving + others.running + others.arriving
+        return min(admitted, self._max_running)
 
     @property
     def waiting(self) -> int:

@@ -66,9 +66,10 @@ class LoadPlans:
 class DraftPlanner:
     """Plans the drafts of all requests of a loop. Thread-safe.
 
-    running: function that returns the number of running sequences in all loops. clock: function
-    that returns the time in seconds, the same in all loops. reports_probs: whether the draft engine
-    reports probabilities and can stop when they fall too low.
+    running: function that returns the number of sequences in all loops that are decoding or about
+    to start. clock: function that returns the time in seconds, the same in all loops.
+    reports_probs: whether the draft engine reports probabilities and can stop when they fall too
+    low.
     """
 
     def __init__(

@@ -161,12 +161,12 @@ def use_option_names(message: str, options: argparse.Namespace) -> str:
         tensors.PREDICTION: "--prediction",
     }
 
-    def renamed(said: re.Match[str]) -> str:
-        name = r"(?:\binputs? )?'(\w+)'"
-        return re.sub(name, lambda found: names.get(found[1], found[0]), said[0])
+    def rename(found: re.Match[str]) -> str:
+        quoted = r"(?:\binputs? )?'(\w+)'"
+        return re.sub(quoted, lambda name: names.get(name[1], name[0]), found[0])
 
-    # Only these quotes are names of inputs. Later ones may be the user's own text.
-    return re.sub(r"\binputs? '\w+'(?: (?:and|requires) '\w+')?", renamed, message, count=1)
+    # Only these quoted words are names of inputs. Later ones may be the user's own text.
+    return re.sub(r"\binputs? '\w+'(?: (?:and|requires) '\w+')?", rename, message, count=1)
 
 
 def _guide_option(options: argparse.Namespace) -> str:

@@ -229,7 +229,10 @@ class Profile(ConfigSection):
 
 
 class _Loader(yaml.SafeLoader):
-    """Rejects a repeated key; PyYAML would ignore all but the last one."""
+    """Reports repeated keys and values that can't be converted, with their line.
+
+    PyYAML would use the last of several equal keys without an error.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:

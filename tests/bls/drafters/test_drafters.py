@@ -319,7 +319,7 @@ def decoded_alone(drafter, sequence):
 
 
 def matches_pay():
-    """Return what `drafting_in_vain` does, after matches that were right."""
+    """Return the same as `drafting_in_vain`, but matches have been right."""
     drafter, planner, time = drafting_in_vain()
     match = effects.Draft(np.ones(16, np.int32), num_matching=2)
     for _ in range(20):
