@@ -115,14 +115,14 @@ class LoadCosts:
         self.lookup = Line()  # seconds per round with a lookup draft, by draft tokens
         self.plain = Line()  # seconds per token without drafts
         self.slots = Slots()
-        self._counted = 0  # number of the slot whose steps are being counted
-        self._has_drafted = False  # whether rounds with drafts have been measured under this load
+        self._slot = 0  # number of the slot whose steps are being counted
+        self._mode = Mode.DRAFTING  # in that slot
         self._settled = 0.0  # steps that began earlier may overlap with steps of another mode
 
     @property
     def known(self) -> bool:
         """Whether both first measurements have ended."""
-        return self._has_drafted and self.plain.known
+        return self.drafting.known and self.plain.known
 
     @property
     def plain_speed(self) -> float:
@@ -132,7 +132,7 @@ class LoadCosts:
     def mode(self, now: float) -> Mode:
         """Return the mode at time ``now``, in seconds."""
         if not self.known:
-            return Mode.NO_DRAFTS if self._has_drafted else Mode.DRAFTING
+            return Mode.NO_DRAFTS if self.drafting.known else Mode.DRAFTING
         return self.slots.mode(self.slots.number(now))
 
     def plain_tokens(self, now: float) -> int:
@@ -142,39 +142,38 @@ class LoadCosts:
         fitting = self.slots.seconds_to_change(now) * self.plain_speed
         return int(min(max(1, fitting), MAX_CHUNK_TOKENS))
 
-    def is_settled(self, began: float, now: float) -> bool:
-        """Return whether all sequences had the same mode from a step's beginning to its end.
-
-        began, now: start and end of the step, in seconds.
-        """
-        return began >= self._settled and (not self.known or self.slots.is_settled(began, now))
+    def is_settled(self, began: float) -> bool:
+        """Return whether all sequences have had the same mode since ``began``, in seconds."""
+        return began >= self._settled
 
     def end_slot(self, now: float, running: int) -> bool:
         """Return whether a slot or a first measurement has ended. If so, learn from its steps.
 
         A first measurement ends with its slot, or earlier after about one step per sequence.
         """
-        slot = self.slots.number(now)
-        first = self.plain if self._has_drafted else self.drafting
-        first_ends = not self.known and first.steps >= max(2, running)
-        if slot == self._counted and not first_ends:
+        was_known, slot = self.known, self.slots.number(now)
+        first = self.plain if self.drafting.known else self.drafting
+        first_ends = not was_known and first.steps >= max(2, running)
+        if slot == self._slot and not first_ends:
             return False
-        self._counted = slot
-        measured = self._has_drafted, self.plain.known
         self._learn(running)
-        mode_changed = measured != (self._has_drafted, self.plain.known)
-        if running > 1 and mode_changed:
-            self._settled = now + first.average  # steps of other sequences end a little later
+        self._slot = self.slots.number(now)
+        if self.mode(now) is not self._mode:
+            self._mode = self.mode(now)
+            self._settled = self._slot * self.slots.seconds if was_known else now
+            if running > 1:  # rounds of other sequences end a little later
+                self._settled += self.drafting.average
         return True
 
     def _learn(self, running: int) -> None:
         """Record the averages of the counted steps."""
         capacity = running * self.slots.seconds
-        self._has_drafted |= self.drafting.steps > 0
         if running > 1 and (self.drafting.steps or self.lookup.steps):
             self._charge_delays()
         for line in (self.drafting, self.lookup, self.plain):
             line.end_slot(capacity)
+        if self.known:
+            self.slots.fit(self.drafting.average)
 
     def _charge_delays(self) -> None:
         """Charge rounds with drafts for the time by which they delayed others' plain steps."""

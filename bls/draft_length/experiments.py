@@ -14,7 +14,6 @@ from enum import Enum
 SHORTEST_SLOT, LONGEST_SLOT = 0.25, 8.0  # seconds, powers of two
 SLOT_ROUNDS = 4  # minimum number of rounds that fit into a slot
 PERIOD_NO_DRAFTS, PERIOD_DRAFTING = 128, 32  # slots between two experiments of the same kind
-SLOT_NO_DRAFTS, SLOT_DRAFTING = 6, 2  # slot numbers within a period
 
 
 class Mode(Enum):
@@ -46,29 +45,20 @@ class Slots:
 
     def mode(self, slot: int) -> Mode:
         """Return the mode of all sequences during a slot."""
-        if slot % PERIOD_NO_DRAFTS == SLOT_NO_DRAFTS:
+        if slot % PERIOD_NO_DRAFTS == 0:
             return Mode.NO_DRAFTS
-        return Mode.DRAFTING if slot % PERIOD_DRAFTING == SLOT_DRAFTING else Mode.BEST
-
-    def is_settled(self, began: float, now: float) -> bool:
-        """Return whether the mode was the same from shortly before a step until its end.
-
-        began, now: start and end of the step, in seconds.
-        """
-        last = self.number(now)
-        first = int(began / self.seconds - 1 / SLOT_ROUNDS)
-        return all(self.mode(slot) is self.mode(last) for slot in range(first, last))
+        return Mode.DRAFTING if slot % PERIOD_DRAFTING == PERIOD_DRAFTING // 2 else Mode.BEST
 
     def seconds_to_change(self, now: float) -> float:
         """Return how many seconds a call without a draft may take from ``now``.
 
         In a slot without drafts, the call ends with the slot. The first quarter of that slot isn't
-        measured (see `is_settled`), so a call that begins there ends with that quarter. In any
+        measured (see `LoadCosts`), so a call that begins there ends with that quarter. In any
         other slot, the call ends before all sequences draft.
         """
         slot = self.number(now)
         if self.mode(slot) is Mode.NO_DRAFTS:
             settled = (slot + 1 / SLOT_ROUNDS) * self.seconds
             return settled - now if now < settled else (slot + 1) * self.seconds - now
-        next_drafting = slot + 1 + (SLOT_DRAFTING - slot - 1) % PERIOD_DRAFTING
-        return next_drafting * self.seconds - now
+        until_drafting = (PERIOD_DRAFTING // 2 - slot - 1) % PERIOD_DRAFTING
+        return (slot + 1 + until_drafting) * self.seconds - now

@@ -181,14 +181,14 @@ class DraftPlanner:
         with self._lock:
             load, now = self.load(), self._clock()
             self._end_slot(load)
-            if load.costs.is_settled(now - seconds, now):
+            if load.costs.is_settled(now - seconds):
                 load.costs.plain.count(0, seconds, steps=num_tokens)
                 self._end_slot(load)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
         now = self._clock()
         # Requests without access to the draft model use lookup drafts even in slots without drafts.
-        if costs.mode(now) is Mode.NO_DRAFTS or not costs.is_settled(now - seconds, now):
+        if costs.mode(now) is Mode.NO_DRAFTS or not costs.is_settled(now - seconds):
             return
         if draft.answer is None:
             costs.lookup.count(len(draft), seconds)
@@ -216,7 +216,6 @@ class DraftPlanner:
         load.choices = choices
         lookup_costs = costs.lookup.fit() if costs.lookup.known else (fixed, 0.0)
         load.lookup_speeds = self._lookup_arms.speeds(*lookup_costs)[:, 0]
-        costs.slots.fit(costs.drafting.average)
 
 
 def _ngram_group(match: Draft) -> int:
