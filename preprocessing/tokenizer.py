@@ -74,7 +74,8 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        json.dumps(content, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+    except (ValueError, RecursionError) as error:
         raise TokenizerError(f"can't read '{path}': {error}") from error
     if not isinstance(content, dict):
         raise TokenizerError(f"'{path}' must be a JSON object")

@@ -96,6 +96,15 @@ def test_configured_tokens_of_the_wrong_type_are_rejected(plain, tokens):
         load_tokenizer(configure(plain, added_tokens_decoder=tokens))
 
 
+@pytest.mark.parametrize(
+    "content", [r'{"bos_token": "\ud800"}', f'{{"a": {"[" * 100_000}{"]" * 100_000}}}']
+)
+def test_a_config_with_half_a_surrogate_pair_or_too_many_levels_is_rejected(plain, content):
+    (plain / "tokenizer_config.json").write_text(content)
+    with pytest.raises(TokenizerError, match=r"can't read '.*tokenizer_config\.json'"):
+        load_tokenizer(plain)
+
+
 def test_truncation_and_padding_of_the_file_are_ignored(tmp_path):
     tokenizer = Tokenizer.from_str(byte_level().to_str())
     tokenizer.enable_truncation(2)
