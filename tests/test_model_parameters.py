@@ -96,6 +96,7 @@ KNOWN = (
         ({"idz": "1"}, f"parameter 'idz' isn't known; choose one of: {KNOWN}"),
         ({"folder": None}, "parameter 'folder' is missing"),
         ({"ids": "[1"}, "parameter 'ids' must be JSON; got '[1'"),
+        ({"count": "9" * 5000}, f"parameter 'count' must be JSON; got '{'9' * 5000}'"),
         ({"ids": "1"}, "parameter 'ids' must be a list; got 1"),
         ({"ids": '["a"]'}, "parameter 'ids' must be an integer; got \"a\""),
         ({"names": "[1]"}, "parameter 'names' must be a string; got 1"),
