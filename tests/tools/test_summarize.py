@@ -68,6 +68,11 @@ def test_nvidias_documented_command_works():
     ("arguments", "status", "message"),
     [
         ("--batch-size 2", 2, "argument --batch-size: invalid choice: 2 (choose from 1)"),
+        (
+            "--check-accuracy --rouge1-threshold nan",
+            2,
+            "argument --rouge1-threshold: must be a finite number; got 'nan'",
+        ),
         ("--url h:1 --profile p", 2, "set only one of --url and --profile"),
         ("--engine-dir e --profile p", 2, "set only one of --profile and --engine-dir"),
         ("--draft-engine-dir d", 2, "--draft-engine-dir needs --engine-dir; set both"),

@@ -36,6 +36,7 @@ from tandem.tools.commands.options import (
     at_least,
     draft_length,
     drafter_names,
+    finite_number,
     output_file,
     prompts_file,
     write_json,
@@ -67,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(
-        "--temperature", type=float, metavar="X", help="Temperature (default: greedy)."
+        "--temperature", type=finite_number, metavar="X", help="Temperature (default: greedy)."
     )
     sampling.add_argument(
         "--use-draft-logits",

@@ -91,6 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     guides.add_argument(
         "--regex",
+        type=nonempty,
         metavar="TEXT",
         help="Generate text that matches this whole regular expression.",
     )
@@ -140,10 +141,10 @@ def inputs_from_options(options: argparse.Namespace) -> Inputs:
         inputs[tensors.GUIDED_DECODING_GUIDE] = options.regex
     if options.json_schema is not None:
         schema = _content("--json-schema", options.json_schema)
+        if not schema:
+            raise TandemError("--json-schema must not be empty")
         inputs[tensors.GUIDED_DECODING_GUIDE_TYPE] = "json_schema"
         inputs[tensors.GUIDED_DECODING_GUIDE] = schema
-    if inputs.get(tensors.GUIDED_DECODING_GUIDE) == "":
-        raise TandemError(f"{_guide_option(options)} must not be empty")
     if options.prediction is not None:
         inputs[tensors.PREDICTION] = _content("--prediction", options.prediction)
     return inputs
@@ -151,7 +152,7 @@ def inputs_from_options(options: argparse.Namespace) -> Inputs:
 
 def use_option_names(message: str, options: argparse.Namespace) -> str:
     """Return an error message of the server with the user's options instead of inputs."""
-    guide = _guide_option(options)
+    guide = "--json-schema" if options.regex is None else "--regex"
     names: dict[str, str] = {
         **{tensor: option_name(tensor) for tensor in chain(*GROUPS.values())},
         tensors.TEXT_INPUT: "the prompt",
@@ -167,10 +168,6 @@ def use_option_names(message: str, options: argparse.Namespace) -> str:
 
     # Only these quoted words are names of inputs. Later ones may be the user's own text.
     return re.sub(r"\binputs? '\w+'(?: (?:and|requires) '\w+')?", rename, message, count=1)
-
-
-def _guide_option(options: argparse.Namespace) -> str:
-    return "--json-schema" if options.regex is None else "--regex"
 
 
 def _content(option: str, path: str | Path) -> str:

@@ -12,7 +12,7 @@ from tandem.bls.settings import AUTO, DRAFT_AHEAD
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs
-from tandem.tools.commands.options import Options, drafter_names
+from tandem.tools.commands.options import Options, drafter_names, finite_number
 
 SEED = "Seed for sampling; the same seed gives the same output."
 HELP: Mapping[Tensor, str] = {
@@ -65,7 +65,7 @@ def _reading(tensor: Tensor) -> dict[str, Any]:
         action = "append" if tensor.dims == (-1,) else "store"
         return {"action": action, "metavar": "TEXT" if action == "append" else "NAME"}
     if tensor.dtype == "FP32":
-        return {"type": float, "metavar": "X"}
+        return {"type": finite_number, "metavar": "X"}
     return {"type": whole_number(tensor), "metavar": "N"}
 
 

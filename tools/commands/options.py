@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -42,7 +44,7 @@ def grpc_url(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"must be HOST:PORT, without {scheme}://; use --url {right}"
         )
-    if not (_is_host(host) and number.isdecimal() and int(number) <= MAX_PORT) or "/" in text:
+    if not (_is_host(host) and number.isdecimal() and float(number) <= MAX_PORT) or "/" in text:
         raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as 127.0.0.1:8001; got {text!r}")
     return text
 
@@ -86,17 +88,25 @@ def at_least(minimum: int) -> Callable[[str], int]:
     """Return an argparse type that reads whole numbers of at least ``minimum``."""
 
     def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < minimum:
-            raise argparse.ArgumentTypeError(
-                f"must be a whole number of at least {minimum}; got {text!r}"
-            )
-        return int(text)
+        with suppress(ValueError):  # int also rejects very long numbers
+            if text.isdecimal() and int(text) >= minimum:
+                return int(text)
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at least {minimum}; got {text!r}"
+        )
 
     return read
 
 
+def finite_number(text: str) -> float:
+    with suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"must be a finite number; got {text!r}")
+
+
 def port(text: str) -> int:
-    if not text.isdecimal() or int(text) > MAX_PORT:
+    if not text.isdecimal() or float(text) > MAX_PORT:
         raise argparse.ArgumentTypeError(f"must be a port number, or 0 for a free one; got {text}")
     return int(text)
 

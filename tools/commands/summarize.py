@@ -32,6 +32,7 @@ from tandem.tools.commands.options import (
     add_url,
     chosen_profile,
     drafter_names,
+    finite_number,
     nonempty_path,
     output_file,
     write_json,
@@ -98,7 +99,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     accuracy.add_argument(
         "--rouge1-threshold",
-        type=float,
+        type=finite_number,
         default=15.0,  # the default in NVIDIA's documents
         metavar="PERCENT",
         help="Minimum ROUGE-1 of every output against the reference (default: %(default)g).",
