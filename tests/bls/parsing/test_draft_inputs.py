@@ -131,6 +131,7 @@ def test_the_default_threshold_applies_only_with_logits():
     ("name", "value"),
     [
         ("num_draft_tokens", 1),
+        ("num_draft_tokens", 0),  # the engine would draft anyway, without being counted
         ("use_draft_logits", True),
         ("max_matching_ngram_size", 1),
         ("lookup_pool", "ours"),
@@ -166,14 +167,6 @@ def test_a_threshold_is_rejected_if_the_draft_engine_returns_no_logits():
     )
     assert request_of(settings=bare, temperature=1.0).draft_acceptance_threshold is None
     assert not request_of(settings=bare, temperature=1.0).use_draft_logits
-
-
-def test_drafting_cannot_be_turned_off_if_the_engine_drafts_by_itself():
-    """The engine would draft anyway, and its drafts wouldn't be counted."""
-    alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
-    assert refusal(settings=alone, num_draft_tokens=0) == (
-        "input 'num_draft_tokens' isn't supported: the target drafts by itself"
-    )
 
 
 TEXT, IDS = {"prediction": "x"}, {"prediction_ids": [1, 2]}
