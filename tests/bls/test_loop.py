@@ -213,12 +213,6 @@ def test_min_tokens_bans_end_ids_and_limits_the_draft():
     assert decoding.sequence.num_output_tokens >= 3
 
 
-def test_without_a_drafter_the_answer_comes_in_chunks():
-    target = Target(Language(end_every=10**9))
-    play(decoding_of(request_of(drafter="none", max_tokens=100)), target)
-    assert [call.max_new_tokens for call in target.calls] == [32, 32, 32, 4]
-
-
 def test_without_a_drafter_stream_chunks_take_equal_time():
     class Takes(Target):
         def answers(self, call):

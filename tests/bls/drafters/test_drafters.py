@@ -205,14 +205,6 @@ def test_a_failed_draft_call_pauses_the_draft_engine():
     assert health.errors == ["model 'draft' failed: scripted failure"] * 2
 
 
-def test_hybrid_copies_after_the_model_rejected_a_call():
-    draft = Draft(Repeats(), refuses=True)
-    decoding = decoding_of(request_of("hybrid"))
-    play(decoding, Target(Repeats()), draft)
-    assert len(draft.calls) == 1
-    assert decoding.statistics.by_drafter.keys() == {"prompt_lookup"}
-
-
 SMALL_DRAFT = with_engines(SETTINGS, draft={"vocab_size": 4})
 
 
