@@ -3,6 +3,7 @@
 import http.client
 import json
 import shutil
+import threading
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from pathlib import Path
@@ -112,6 +113,23 @@ def writes(triton, monkeypatch):
         ]
 
     return script
+
+
+@pytest.fixture
+def noted_threads(monkeypatch):
+    """A function that returns a list, to which each call of a given function adds its thread."""
+
+    def noted(owner, name):
+        threads, work = [], getattr(owner, name)
+
+        def noting(*args, **kwargs):
+            threads.append(threading.current_thread())
+            return work(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noting)
+        return threads
+
+    return noted
 
 
 @pytest.fixture

@@ -63,11 +63,6 @@ async def test_a_chat_can_be_streamed(post):
     assert "usage" not in first
 
 
-async def test_a_completion_can_be_streamed(post):
-    response = await post("/v1/completions", {**PROMPT, "stream": True})
-    assert [event["choices"][0]["text"] for event in events(response)] == ["Hel", "lo"]
-
-
 async def test_a_stream_ends_with_usage_on_request(post):
     """In the other chunks, usage is null, as in OpenAI's API."""
     body = {**PROMPT, "stream": True, "stream_options": {"include_usage": True}}

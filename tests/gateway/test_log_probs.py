@@ -40,7 +40,11 @@ def rated(prefix, values, likely):
 
 OWN = rated("output", [-0.25, -3.0], LIKELY)
 LENGTHS = origins((1, "plain", 3), (2, "plain", 1))
-OF_PROMPT = rated("prompt", [0.0, -1.5, -2.5], [[[0, 0.0]], [[594, -1.5]], [[3, -0.75]]])
+OF_PROMPT = rated(
+    "prompt",
+    [0.0, -1.5, -2.5],
+    [[[0, 0.0], [0, 0.0]], [[594, -1.5], [3, -2.0]], [[3, -0.75], [4, -1.0]]],
+)
 ANSWER = ResponseChunk("():\n", NEW, 2, 0, 0, "length", statistics(0), LENGTHS | OWN | OF_PROMPT)
 
 
@@ -49,8 +53,8 @@ def ask(post, triton):
     """A function that sends a body and returns the answer."""
     triton.script = lambda _: [ANSWER]
 
-    async def send(path="/v1/completions", **body):
-        response = await post(path, body)
+    async def send(path="/v1/completions", template=None, **body):
+        response = await post(path, body, chat_template=template)
         assert response.status_code == 200, response.text
         return response.json()
 
@@ -325,10 +329,79 @@ async def test_each_chunk_contains_the_log_probs_of_its_tokens(post, triton):
     assert second["choices"][0]["logprobs"]["text_offset"] == [11]
 
 
-async def test_top_logprobs_without_logprobs_is_rejected(post):
-    response = await post("/v1/chat/completions", {**CHAT, "top_logprobs": 2})
+async def test_log_probs_name_tokens_by_id_on_request(ask):
+    answer = await ask(prompt=PROMPT, logprobs=1, return_tokens_as_token_ids=True)
+    got = answer["choices"][0]["logprobs"]
+    assert got["tokens"] == ["token_id:1002", "token_id:199"]
+    assert got["top_logprobs"][0]["token_id:1002"] == -0.25
+    body = CHAT | {"logprobs": True, "top_logprobs": 2, "return_tokens_as_token_ids": True}
+    answer = await ask("/v1/chat/completions", **body)
+    got = answer["choices"][0]["logprobs"]["content"]
+    assert [token["token"] for token in got] == ["token_id:1002", "token_id:199"]
+    assert got[0]["bytes"] == list(b"():")
+    assert [token["token"] for token in got[0]["top_logprobs"]] == ["token_id:1002", "token_id:3"]
+
+
+RATED = [
+    None,
+    {
+        "594": {"logprob": -1.5, "rank": 1, "decoded_token": " ma"},
+        "3": {"logprob": -2.0, "rank": 2, "decoded_token": "#"},
+    },
+    {
+        "260": {"logprob": -2.5, "rank": None, "decoded_token": "in"},
+        "3": {"logprob": -0.75, "rank": 1, "decoded_token": "#"},
+        "4": {"logprob": -1.0, "rank": 2, "decoded_token": "$"},
+    },
+]
+
+
+async def test_a_completion_returns_prompt_log_probs_on_request(ask, triton):
+    [choice] = (await ask(prompt=PROMPT, prompt_logprobs=2))["choices"]
+    assert choice["prompt_logprobs"] == RATED
+    assert choice["logprobs"] is None
+    assert triton.asked[0]["return_prompt_log_probs"]
+    assert triton.asked[0]["num_top_log_probs"] == 2
+
+
+async def test_a_chat_returns_prompt_log_probs_on_request(ask, tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text("def main")
+    answer = await ask("/v1/chat/completions", template, **CHAT, prompt_logprobs=2, n=2)
+    assert answer["prompt_logprobs"] == RATED
+    assert "prompt_logprobs" not in answer["choices"][0]
+
+
+@pytest.mark.parametrize(("number", "got"), [(0, 1), (1, 2), (2, 3)])
+async def test_prompt_and_output_can_have_different_numbers_of_log_probs(ask, triton, number, got):
+    [choice] = (await ask(prompt=PROMPT, prompt_logprobs=number, logprobs=1))["choices"]
+    assert len(choice["prompt_logprobs"][2]) == got
+    assert choice["logprobs"]["top_logprobs"][0] == {"():": -0.25}
+    assert triton.asked[0]["num_top_log_probs"] == max(number, 1)
+
+
+async def test_an_echo_of_a_chat_has_no_log_probs(ask, triton):
+    said = {"messages": [*CHAT["messages"], {"role": "assistant", "content": "Well, "}]}
+    answer = await ask("/v1/chat/completions", **said, echo=True, logprobs=True)
+    assert answer["choices"][0]["message"]["content"] == "Well, ():\n"
+    assert len(answer["choices"][0]["logprobs"]["content"]) == len(NEW)
+    assert "return_prompt_log_probs" not in triton.asked[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", CHAT | {"top_logprobs": 2}),
+        ("/v1/chat/completions", CHAT | {"prompt_logprobs": 1, "stream": True}),
+        ("/v1/completions", {"prompt": "x", "prompt_logprobs": 1, "stream": True}),
+    ],
+)
+async def test_conflicting_fields_are_rejected(post, path, body):
+    response = await post(path, body)
     assert response.status_code == 400
-    assert response.json()["error"]["param"] == "top_logprobs"
+    error = response.json()["error"]
+    assert error["param"] in ("top_logprobs", "prompt_logprobs")
+    assert error["message"].startswith(f"{error['param']} needs ")
 
 
 async def test_tokens_with_part_of_a_character_are_reported_as_bytes(ask, triton, client):
@@ -351,27 +424,16 @@ async def test_tokens_with_part_of_a_character_are_reported_as_bytes(ask, triton
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_large_log_prob_responses_use_another_thread(post, triton, monkeypatch, stream):
+async def test_large_log_prob_responses_use_another_thread(
+    post, triton, monkeypatch, noted_threads, stream
+):
     """On the thread of the event loop, they would delay other streams."""
-    threads = []
-    completed, json_bytes = TokenTexts.complete, writer.json_bytes
-
-    def noted(work):
-        def noting(*given):
-            threads.append(threading.current_thread())
-            return work(*given)
-
-        return noting
-
-    monkeypatch.setattr(TokenTexts, "complete", noted(completed))
-    monkeypatch.setattr(writer, "json_bytes", noted(json_bytes))
+    threads = noted_threads(TokenTexts, "complete"), noted_threads(writer, "json_bytes")
     triton.script = lambda _: [ANSWER]
     body = {"prompt": PROMPT, "logprobs": 2, "echo": True, "stream": stream}
     short = (await post("/v1/completions", body)).text
-    assert set(threads) == {threading.current_thread()}
-    threads.clear()
     monkeypatch.setattr("tandem.gateway.tasks.LONG", 100)
     long = (await post("/v1/completions", body)).text
-    assert len(threads) == 2
-    assert threading.current_thread() not in threads
+    for first, second in threads:
+        assert first is threading.current_thread() is not second
     assert long.count("logprob") == short.count("logprob") > 0

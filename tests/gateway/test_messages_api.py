@@ -144,11 +144,10 @@ async def test_messages_with_tool_results_give_the_same_prompt_as_a_chat(ask, po
 
 @pytest.mark.parametrize("content", [{}, {"content": None}])
 async def test_a_tool_result_may_have_no_content(ask, content):
-    call = {"type": "tool_use", "id": "a", "name": "add", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "a"} | content
+    result = {"type": "tool_result", "tool_use_id": "1"} | content
     messages = [
-        {"role": "user", "content": "1 + 1?"},
-        {"role": "assistant", "content": [call]},
+        USER,
+        {"role": "assistant", "content": [TOOL_USE]},
         {"role": "user", "content": [result]},
     ]
     assert (await ask(messages=messages)).status_code == 200

@@ -1,12 +1,8 @@
 """Clients of OpenAI, vLLM and llama.cpp work without changes."""
 
-import json
 from importlib import metadata
 
 import pytest
-from scripted_triton import statistics
-
-from tandem.gateway.triton.backend import ResponseChunk
 
 from .conftest import events
 
@@ -15,10 +11,6 @@ CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 USER = {"role": "user", "content": "hi"}
 BODIES = {CHATS: {"messages": [USER]}, COMPLETIONS: {"prompt": "hi"}}
 IDS = [39, 301, 302, 78]  # "Hello" in the demo's vocabulary
-PROMPT = [325, 594, 260]  # "def", " ma", "in" in the demo's vocabulary
-NEW = [1002, 199]  # "():" and a newline
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
-GBNF = 'root ::= "yes" | "no"'
 
 
 @pytest.fixture
@@ -121,53 +113,6 @@ async def test_effort_and_verbosity_reach_the_chat_template(post, prompt_of, tem
     assert await prompt_of() == f"<user>hi</><assistant>{got}"
 
 
-@pytest.mark.parametrize("given", [{"reasoning_effort": "high"}, {"verbosity": "low"}])
-async def test_templates_can_ignore_effort_and_verbosity(ask, prompt_of, given):
-    await ask(CHATS, **given)
-    assert await prompt_of() == "user: hi\nassistant:"
-
-
-@pytest.mark.parametrize(
-    ("given", "kind", "text"),
-    [
-        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "json_schema", SCHEMA),
-        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "json_schema", SCHEMA),
-        ({"json_schema": SCHEMA}, "json_schema", SCHEMA),
-        ({"json_schema": json.dumps(SCHEMA)}, "json_schema", SCHEMA),
-        ({"json_schema": SCHEMA, "grammar": ""}, "json_schema", SCHEMA),
-        ({"grammar": GBNF}, "ebnf_grammar", GBNF),
-    ],
-)
-@pytest.mark.parametrize("path", BODIES)
-async def test_guides_of_llama_cpp_clients_are_accepted(ask, path, given, kind, text):
-    _, asked = await ask(path, **given)
-    assert asked["guided_decoding_guide_type"] == kind
-    guide = asked["guided_decoding_guide"]
-    assert (json.loads(guide) if kind == "json_schema" else guide) == text
-
-
-@pytest.mark.parametrize(
-    ("given", "param"),
-    [
-        ({"json_schema": SCHEMA, "grammar": GBNF}, "grammar"),
-        ({"json_schema": "a"}, "json_schema"),
-        ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
-        (
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "schema": SCHEMA,
-                    "json_schema": {"schema": SCHEMA},
-                }
-            },
-            "response_format.schema",
-        ),
-    ],
-)
-async def test_conflicting_schemas_are_rejected(refused, given, param):
-    assert (await refused(CHATS, **given))["param"] == param
-
-
 async def test_a_completion_returns_token_ids_on_request(ask):
     body = {"prompt": [[4], [5, 6]], "return_token_ids": True}
     choices = (await ask(COMPLETIONS, **body))[0]["choices"]
@@ -188,84 +133,6 @@ async def test_a_chat_returns_token_ids_on_request(ask):
     assert first["prompt_token_ids"] == asked["input_ids"]
     assert "prompt_token_ids" not in second
     assert [c["choices"][0]["token_ids"] for c in (first, second)] == [IDS[:2], IDS[2:]]
-
-
-@pytest.fixture
-def rated(triton):
-    """Make the model return log-probabilities of the prompt and the answer."""
-    extras = {
-        "output_text_lengths": [3, 1],
-        "output_log_probs": [-0.25, -3.0],
-        "output_top_ids": [[1002, 3], [3, 260]],
-        "output_top_log_probs": [[-0.25, -2.0], [-0.5, -1.0]],
-        "prompt_log_probs": [0.0, -1.5, -2.5],
-        "prompt_top_ids": [[0, 0], [594, 3], [3, 4]],
-        "prompt_top_log_probs": [[0.0, 0.0], [-1.5, -2.0], [-0.75, -1.0]],
-    }
-    chunk = ResponseChunk("():\n", NEW, 2, 0, 0, "length", statistics(0), extras)
-    triton.script = lambda _: [chunk]
-
-
-@pytest.mark.usefixtures("rated")
-async def test_log_probs_name_tokens_by_id_on_request(ask):
-    body = {"logprobs": 1, "return_tokens_as_token_ids": True, "prompt": PROMPT}
-    got = (await ask(COMPLETIONS, **body))[0]["choices"][0]["logprobs"]
-    assert got["tokens"] == ["token_id:1002", "token_id:199"]
-    assert got["top_logprobs"][0]["token_id:1002"] == -0.25
-    body = {"logprobs": True, "top_logprobs": 2, "return_tokens_as_token_ids": True}
-    got = (await ask(CHATS, **body))[0]["choices"][0]["logprobs"]["content"]
-    assert [token["token"] for token in got] == ["token_id:1002", "token_id:199"]
-    assert got[0]["bytes"] == list(b"():")
-    assert [token["token"] for token in got[0]["top_logprobs"]] == ["token_id:1002", "token_id:3"]
-
-
-RATED = [
-    None,
-    {
-        "594": {"logprob": -1.5, "rank": 1, "decoded_token": " ma"},
-        "3": {"logprob": -2.0, "rank": 2, "decoded_token": "#"},
-    },
-    {
-        "260": {"logprob": -2.5, "rank": None, "decoded_token": "in"},
-        "3": {"logprob": -0.75, "rank": 1, "decoded_token": "#"},
-        "4": {"logprob": -1.0, "rank": 2, "decoded_token": "$"},
-    },
-]
-
-
-@pytest.mark.usefixtures("rated")
-async def test_a_completion_returns_prompt_log_probs_on_request(ask):
-    answer, asked = await ask(COMPLETIONS, prompt=PROMPT, prompt_logprobs=2)
-    assert answer["choices"][0]["prompt_logprobs"] == RATED
-    assert answer["choices"][0]["logprobs"] is None
-    assert asked["return_prompt_log_probs"]
-    assert asked["num_top_log_probs"] == 2
-
-
-@pytest.mark.usefixtures("rated")
-@pytest.mark.parametrize(("number", "got"), [(0, 1), (1, 2), (2, 3)])
-async def test_prompt_and_output_can_have_different_numbers_of_log_probs(ask, number, got):
-    answer, asked = await ask(COMPLETIONS, prompt=PROMPT, prompt_logprobs=number, logprobs=1)
-    choice = answer["choices"][0]
-    assert len(choice["prompt_logprobs"][2]) == got
-    assert choice["logprobs"]["top_logprobs"][0] == {"():": -0.25}
-    assert choice["logprobs"]["tokens"] == ["():", "\n"]
-    assert asked["num_top_log_probs"] == max(number, 1)
-
-
-async def test_a_chat_returns_prompt_log_probs_on_request(ask, triton, rated, tmp_path, post):
-    (tmp_path / "template.jinja").write_text("def main")
-    body = BODIES[CHATS] | {"prompt_logprobs": 2, "n": 2}
-    answer = (await post(CHATS, body, chat_template=tmp_path / "template.jinja")).json()
-    assert answer["prompt_logprobs"] == RATED
-    assert "prompt_logprobs" not in answer["choices"][0]
-
-
-@pytest.mark.parametrize("path", BODIES)
-async def test_prompt_logprobs_with_stream_is_rejected(refused, path):
-    error = await refused(path, prompt_logprobs=1, stream=True)
-    assert error["param"] == "prompt_logprobs"
-    assert "stream" in error["message"]
 
 
 PREFILLED = {"messages": [USER, {"role": "assistant", "content": "Well, "}]}
@@ -325,10 +192,3 @@ async def test_an_echo_returns_the_continued_message_and_the_answer(ask, body, t
     assert answer["choices"][0]["message"]["content"] == text
     chunks, _ = await ask(CHATS, **body, echo=True, stream=True)
     assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == text
-
-
-@pytest.mark.usefixtures("rated")
-async def test_an_echo_of_a_chat_has_no_log_probs(ask):
-    answer, asked = await ask(CHATS, **CONTINUED, echo=True, logprobs=True)
-    assert len(answer["choices"][0]["logprobs"]["content"]) == len(NEW)
-    assert "return_prompt_log_probs" not in asked

@@ -247,27 +247,6 @@ async def test_invalid_values_are_reported_in_one_line(post, body, param, messag
     assert "\n" not in error["message"]
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/completions", r'{"prompt": "\ud800"}'),
-        ("/v1/completions", r'{"prompt": "x", "stop": ["\ud800"]}'),
-        ("/v1/completions", r'{"prompt": "x", "drafter": "\ud800"}'),
-        ("/v1/completions", r'{"prompt": "x", "\ud800": 1}'),
-        ("/v1/completions", r'{"prompt": "x", "temperature": NaN}'),
-        ("/v1/chat/completions", r'{"messages": [{"role": "user", "content": "\ud800"}]}'),
-        ("/tokenize", r'{"prompt": "\ud800"}'),
-        ("/v1/completions", "[" * 100_000),
-    ],
-)
-async def test_invalid_json_text_and_numbers_are_rejected(client, path, body):
-    headers = {"content-type": "application/json"}
-    async with client() as opened:
-        response = await opened.post(path, content=body.encode(), headers=headers)
-    assert response.status_code == 400
-    assert response.json()["error"]["message"]
-
-
 @pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty"])
 @pytest.mark.parametrize("number", ["NaN", "1e999"])
 async def test_numbers_that_are_not_finite_are_rejected(client, name, number):
@@ -275,6 +254,7 @@ async def test_numbers_that_are_not_finite_are_rejected(client, name, number):
     headers = {"content-type": "application/json"}
     async with client() as opened:
         response = await opened.post("/v1/completions", content=body, headers=headers)
+    assert response.status_code == 400
     assert response.json()["error"]["message"].startswith(f"{name} must be a finite number")
 
 
@@ -419,40 +399,6 @@ async def test_an_answer_can_be_sent_back_as_a_message(post, triton):
     await asked(post, triton, "/v1/chat/completions", messages=messages)
 
 
-NULLS = {"stream_options": {"include_usage": True, "continuous_usage_stats": None}}
-STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
-CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-CLIENTS = {
-    "vllm bench serve": {
-        **STREAMED,
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
-        "temperature": 0.0,
-        "repetition_penalty": 1.0,
-        "max_completion_tokens": 8,
-        "ignore_eos": True,
-        "logprobs": None,
-    },
-    "guidellm": {
-        **CHAT,
-        **CONTINUOUS,
-        "stream": True,
-        "max_tokens": 8,
-        "max_completion_tokens": 8,
-        "ignore_eos": True,
-        "stop": None,
-    },
-    "aiperf": {**CHAT, **STREAMED, "min_tokens": 8, "max_completion_tokens": 8},
-    "a client that sends nulls": {**CHAT, "stream": True, **NULLS},
-    "Open WebUI": {**CHAT, "stream": True, "user": "me", "metadata": {"chat_id": "1"}},
-}
-
-
-@pytest.mark.parametrize("name", CLIENTS)
-async def test_chats_of_third_party_clients_are_accepted(post, name):
-    response = await post("/v1/chat/completions", {"model": "bls", **CLIENTS[name]})
-    assert response.status_code == 200, response.text
-
-
 async def test_a_prompt_without_tokens_is_rejected(post, tokenizer_folder, tmp_path):
     """This tokenizer strips white space."""
     folder = tmp_path / "strips"
@@ -466,10 +412,3 @@ async def test_a_prompt_without_tokens_is_rejected(post, tokenizer_folder, tmp_p
     error = response.json()["error"]
     assert error["message"] == "prompt has no tokens; send at least one"
     assert error["param"] == "prompt"
-
-
-async def test_a_seed_determines_the_seeds_of_all_choices(post, triton):
-    for _ in range(2):
-        await asked(post, triton, n=3, seed=1)
-    seeds = [sent["seed"] for sent in triton.asked]
-    assert sorted(seeds[:3]) == sorted(seeds[3:])

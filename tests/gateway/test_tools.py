@@ -25,6 +25,11 @@ def named(name):
     return {"type": "function", "function": {"name": name}}
 
 
+def allowed(mode, *names):
+    tools = [named(name) for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 @pytest.fixture
 def chat(post, writes):
     """A function that requests a chat with a tool from a model that writes given chunks."""
@@ -71,8 +76,6 @@ async def test_text_that_only_begins_like_a_call_is_returned(chat):
 
 @pytest.mark.anyio
 async def test_an_answer_with_only_calls_has_no_content(chat):
-    message = (await chat("".join(CALLS[1:]), "")).json()["choices"][0]["message"]
-    assert message["content"] == "_call>" + CALLS[1].removeprefix("_call>") + "".join(CALLS[2:4])
     message = (await chat("<tool" + "".join(CALLS[1:]))).json()["choices"][0]["message"]
     assert message["content"] is None
 
@@ -125,13 +128,6 @@ async def test_a_required_call_that_is_cut_shows_no_markup(chat, choice, cut, st
         [said] = response.json()["choices"]
         assert not said["message"]["content"]
         assert said["finish_reason"] == "length"
-
-
-@pytest.mark.anyio
-async def test_parallel_tool_calls_false_allows_only_one_call(chat):
-    choice = (await chat("".join(CALLS), parallel_tool_calls=False)).json()["choices"][0]
-    [call] = choice["message"]["tool_calls"]
-    assert call["function"]["name"] == "add"
 
 
 @pytest.mark.anyio
@@ -225,11 +221,20 @@ async def test_tool_arguments_that_are_not_json_stay_unchanged(client):
         ),
         ({"tool_choice": {"type": "custom"}}, "tool_choice.type", "must be 'function'"),
         (
+            {"tool_choice": allowed("auto", "mul")},
+            "tool_choice",
+            "tool_choice names 'mul', which isn't in tools",
+        ),
+        ({"tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools", "at least 1 item"),
+        ({"tool_choice": allowed("never", "add")}, "tool_choice.allowed_tools.mode", "must be"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "is missing"),
+        (
             {"tool_choice": "required", "tools": [TOOL] * 2},
             "tools",
             "two functions named 'add'",
         ),
         ({"tools": [strict({"type": "array"})]}, "tools", "must have type object"),
+        ({"tools": [strict({"type": ["array", "null"]})]}, "tools", "must have type object"),
         (
             {"guided_regex": "a"},
             "guided_regex",
@@ -267,28 +272,6 @@ class Weather(BaseModel):
     """The arguments of a tool, as an application declares them."""
 
     city: str
-
-
-def test_openais_client_reads_tool_calls(openai_client, writes):
-    function = {"name": "weather", "parameters": Weather.model_json_schema()}
-    asked = {
-        "model": "bls_stream",
-        "messages": [USER],
-        "tools": [{"type": "function", "function": function}],
-    }
-    text = 'So:\n<tool_call>\n{"name": "weather", "arguments": {"city": "K\u00f6ln"}}\n</tool_call>'
-    writes(*text)
-    with openai_client(chat_template=TEMPLATE) as client:
-        with client.chat.completions.stream(**asked) as stream:
-            streamed = stream.get_final_completion().choices[0]
-        writes(text)
-        whole = client.chat.completions.create(**asked).choices[0]
-    for choice in (streamed, whole):
-        assert choice.finish_reason == "tool_calls"
-        assert choice.message.content == "So:"
-        [call] = choice.message.tool_calls
-        assert call.function.name == "weather"
-        assert Weather.model_validate_json(call.function.arguments).city == "K\u00f6ln"
 
 
 class Sum(BaseModel):
@@ -335,11 +318,6 @@ def test_openais_client_parses_parallel_calls_into_pydantic_models(
         assert asked_for.takes("Well.") == (choice == "auto")
 
 
-def allowed(mode, *names):
-    tools = [named(name) for name in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
-
-
 SUB = {"type": "function", "function": {"name": "sub"}}
 
 
@@ -366,19 +344,3 @@ async def test_allowed_tools_can_be_required(chat, triton):
     assert '"add"' not in guide.replace("\\", "")
     await chat("Yes", tools=[TOOL, SUB], tool_choice=allowed("auto", "sub"))
     assert "guided_decoding_guide" not in triton.asked[-1]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        (allowed("auto", "mul"), "tool_choice names 'mul', which isn't in tools"),
-        (allowed("auto"), "tool_choice.allowed_tools.tools"),
-        (allowed("never", "add"), "tool_choice.allowed_tools.mode"),
-        ({"type": "allowed_tools"}, "tool_choice.allowed_tools is missing"),
-    ],
-)
-async def test_invalid_allowed_tools_are_rejected(chat, choice, message):
-    response = await chat("Yes", tool_choice=choice)
-    assert response.status_code == 400, response.text
-    assert message in response.json()["error"]["message"]

@@ -32,6 +32,14 @@ GUIDES = [
         "json_schema",
         SCHEMA,
     ),
+    # llama.cpp's clients
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "json_schema", SCHEMA),
+    ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "json_schema", SCHEMA),
+    ({"json_schema": SCHEMA}, "json_schema", SCHEMA),
+    ({"json_schema": json.dumps(SCHEMA)}, "json_schema", SCHEMA),
+    ({"json_schema": SCHEMA, "grammar": ""}, "json_schema", SCHEMA),
+    ({"grammar": EBNF}, "ebnf_grammar", EBNF),
+    # vLLM's clients
     ({"guided_json": SCHEMA}, "json_schema", SCHEMA),
     ({"guided_json": json.dumps(SCHEMA)}, "json_schema", SCHEMA),
     ({"guided_regex": "[a-z]+/é"}, "regex", "[a-z]+/é"),
@@ -155,6 +163,23 @@ async def test_every_choice_has_the_same_guide(post, triton):
             "unknown field 'response_format.schema'; did you mean 'json_schema'?",
         ),
         (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "schema": SCHEMA,
+                    "json_schema": {"schema": SCHEMA},
+                }
+            },
+            "response_format.schema",
+            "unknown field 'response_format.schema'",
+        ),
+        (
+            {"json_schema": SCHEMA, "grammar": EBNF},
+            "grammar",
+            "set json_schema or grammar, not both",
+        ),
+        ({"json_schema": "a"}, "json_schema", "must be a JSON schema"),
+        (
             {"response_format": {"type": "json_schema", "json_schema": NAMED | {"shape": 1}}},
             "response_format.json_schema.shape",
             "unknown field 'response_format.json_schema.shape",
@@ -216,17 +241,17 @@ async def test_unsupported_guide_values_are_rejected(post, given, param, line):
     assert "\n" not in error["message"]
 
 
-REGEXES = [
-    ("a/b", "a/b"),
-    (r"a\/b", "a/b"),
-    (r"\\/", "\\/"),
-    ("[/]", "/"),
-    ("//", "//"),
-    ("a|", ""),
-]
-
-
-@pytest.mark.parametrize(("regex", "text"), REGEXES)
+@pytest.mark.parametrize(
+    ("regex", "text"),
+    [
+        ("a/b", "a/b"),
+        (r"a\/b", "a/b"),
+        (r"\\/", "\\/"),
+        ("[/]", "/"),
+        ("//", "//"),
+        ("a|", ""),
+    ],
+)
 def test_regular_expressions_are_escaped_in_a_grammar(regex, text):
     rule = f"start: content\ncontent: {lark_regex(regex)}\n"
     asked = Matcher(tokenizer_with("plain"), rule)
@@ -292,10 +317,3 @@ def test_openais_client_parses_structured_answers(openai_client, writes, triton)
     schema = text_of(triton.asked[-1])
     assert schema["required"] == ["name", "people"]
     assert schema["additionalProperties"] is False
-
-
-def test_openais_client_can_send_vllms_fields(openai_client, triton):
-    body = {"structured_outputs": {"choice": ["a", "b"]}}
-    with openai_client() as client:
-        client.completions.create(model="bls_stream", prompt="hi", extra_body=body)
-    assert text_of(triton.asked[-1]) == ["a", "b"]

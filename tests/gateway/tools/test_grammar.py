@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matching import ADDED, PLAIN, SPECIAL, Matcher, spaced, tokenizer_with, tokens_apart
 
-from tandem.gateway.errors import ApiError
 from tandem.gateway.guides import lark
-from tandem.gateway.protocol.tools import Function, Tool
+from tandem.gateway.protocol.tools import Tool
 from tandem.gateway.tools.formats import FORMATS
-from tandem.gateway.tools.grammar import CallGrammar, check_names, parameters_schema
+from tandem.gateway.tools.grammar import CallGrammar
 from tandem.gateway.tools.parser import ToolCallParser
 
 BY_NAME = {known.name: known for known in FORMATS}
@@ -198,24 +197,12 @@ def test_a_call_cannot_bypass_its_schema(known, text, kind, letters):
     assert not matcher(known, kind, may=True).takes(text, cuts)
 
 
-def test_parameters_must_be_an_object():
-    assert parameters_schema(tool("f").function) == {
-        "type": "object",
-        "properties": {},
-        "additionalProperties": False,
-    }
-    assert parameters_schema(tool("f", {}).function) == {"type": "object"}
-    given = {"$ref": "#/$defs/a", "$defs": {"a": {}}}
-    assert parameters_schema(tool("f", given).function) == {"type": "object", **given}
-    for kinds in (["object"], ["object", "null"]):
-        assert parameters_schema(tool("f", CITY | {"type": kinds}).function) == CITY
-    with pytest.raises(ApiError, match="parameters of 'f' must have type object"):
-        parameters_schema(Function(name="f", parameters={"type": ["array", "null"]}))
-    with pytest.raises(ApiError, match="parameters of 'f' must have type object"):
-        parameters_schema(Function(name="f", parameters={"type": "array"}))
-    with pytest.raises(ApiError, match="two functions named 'f'"):
-        check_names([tool("g"), tool("f"), tool("f", CITY)])
-    check_names(TOOLS)
+def test_arguments_are_an_object_even_if_the_schema_also_allows_null():
+    asked = matcher.__wrapped__(
+        HERMES, PLAIN, [tool("weather", CITY | {"type": ["object", "null"]})]
+    )
+    assert asked.takes(written(HERMES, ("weather", {"city": "Bonn"})))
+    assert not asked.takes(written(HERMES, ("weather", None)))
 
 
 def test_functions_can_have_any_name():
