@@ -71,7 +71,8 @@ async def test_concurrent_requests_get_the_same_failure_and_can_retry():
     service.configs = {"target": {}}
     async with connected(service) as triton:
         got = await asyncio.gather(*(triton.models() for _ in range(20)), return_exceptions=True)
-        assert {error.status for error in got} == {503}
+        assert {(error.status, error.code) for error in got} == {(503, "not_configured")}
+        assert "Tandem's loop; it serves 0" in got[0].message
         assert service.asked == 1
         service.configs = CONFIGS
         assert (await triton.models()).max_model_len == 1008
@@ -137,23 +138,6 @@ async def test_grpc_errors_are_mapped_to_http_statuses(code, status):
     assert await failure(service) == (status, None, "why it failed")
 
 
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        ("INVALID_ARG", 400),
-        ("UNSUPPORTED", 400),
-        ("NOT_FOUND", 503),
-        ("UNAVAILABLE", 503),
-        ("CANCELLED", 500),
-        ("INTERNAL", 500),
-    ],
-)
-async def test_error_codes_are_mapped_to_http_statuses(code, status):
-    service = Service()
-    service.refusal = prefix_code(code, "why\nit failed")
-    assert await failure(service) == (status, None, "why it failed")
-
-
 async def test_an_error_of_an_unready_model_has_status_503():
     service = Service()
     service.refusal, service.ready = "it is unknown", False
@@ -164,6 +148,12 @@ async def test_an_error_of_an_unready_model_has_status_503():
 @pytest.mark.parametrize(
     ("code", "error", "status"),
     [
+        ("INVALID_ARG", None, 400),
+        ("UNSUPPORTED", None, 400),
+        ("NOT_FOUND", None, 503),
+        ("UNAVAILABLE", None, 503),
+        ("CANCELLED", None, 500),
+        ("INTERNAL", None, 500),
         ("UNAVAILABLE", "overloaded", 429),
         ("UNAVAILABLE", "model_unavailable", 503),
         ("INTERNAL", "model_timeout", 504),
@@ -171,10 +161,11 @@ async def test_an_error_of_an_unready_model_has_status_503():
         ("INVALID_ARG", "invalid_guide", 400),
     ],
 )
-async def test_error_classes_are_mapped_to_http_statuses(code, error, status):
+async def test_error_codes_and_classes_are_mapped_to_http_statuses(code, error, status):
     service = Service()
-    service.refusal = prefix_code(code, f"{error}: why")
-    assert await failure(service) == (status, error, "why")
+    line = "why\nit failed"
+    service.refusal = prefix_code(code, f"{error}: {line}" if error else line)
+    assert await failure(service) == (status, error, "why it failed")
 
 
 async def test_an_unreachable_server_has_status_503():
@@ -191,15 +182,6 @@ async def test_readiness_requires_a_ready_server():
     service.ready = False
     async with connected(service) as triton:
         assert not await triton.ready()
-
-
-async def test_a_server_without_tandems_loop_is_reported():
-    service = Service()
-    service.configs = {"target": {}}
-    async with connected(service) as triton:
-        with pytest.raises(ApiError, match="Tandem's loop; it serves 0") as failed:
-            await triton.models()
-        assert (failed.value.status, failed.value.code) == (503, "not_configured")
 
 
 async def test_the_gateway_knows_every_finish_reason_of_the_loop():
