@@ -13,19 +13,9 @@ from tandem.engines.torch.noise import keys_on
 from tandem.engines.torch.verification import (
     REJECTED,
     Proposal,
-    verify_ids,
     verify_probabilities,
 )
 from tandem.sampling.acceptance import accepts
-
-
-@pytest.mark.parametrize(
-    ("chosen", "emitted"),
-    [([5, 6, 7, 8], [5, 6, 7, 8]), ([5, 9, 7, 8], [5, 9]), ([4, 6, 7, 8], [4])],
-    ids=["all right", "one right", "none right"],
-)
-def test_the_first_mismatch_is_replaced_by_the_correction(chosen, emitted):
-    assert verify_ids([5, 6, 7], chosen) == emitted
 
 
 def test_verification_emits_at_most_the_requested_number_of_tokens(llama):
@@ -126,13 +116,3 @@ def test_verifying_draft_tokens_at_once_gives_the_same_result_as_one_by_one(thre
         assert verify_probabilities(p, proposal).tolist() == want + [REJECTED] * (4 - len(want))
         lengths.append(len(want))
     assert set(lengths) == {1, 2, 3, 4}
-
-
-def test_without_a_residual_the_correction_is_sampled_from_the_target():
-    p = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
-    q = torch.tensor([[0.5, 0.5, 0.5]])  # q is at least p everywhere, as after rounding errors
-    u = torch.tensor([0.5], dtype=torch.float64)
-    proposal = Proposal(torch.tensor([0]), q, u, torch.tensor([5, 6]))
-    first, second = verify_probabilities(p, proposal).tolist()
-    assert first in {1, 2}
-    assert second == REJECTED
