@@ -107,12 +107,6 @@ def test_another_process_reads_the_logits_and_frees_their_page(writer, num_pages
     assert read_elsewhere(second) == str(rows(7).tolist())
 
 
-def test_a_handle_can_be_read_only_once(writer):
-    handle = writer.write(rows(1))
-    assert read(handle) == rows(1).tolist()
-    assert read(handle) is None
-
-
 def test_a_page_that_is_reused_while_it_is_being_read_counts_as_gone(writer, clock, monkeypatch):
     handle = writer.write(rows(1))
     preadv = os.preadv

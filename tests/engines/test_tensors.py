@@ -219,13 +219,6 @@ def test_a_long_invalid_word_list_is_rejected_with_a_short_line():
     assert str(error.value) == "bad_words_list must have ends in ascending order, up to 100000"
 
 
-@pytest.mark.parametrize(("default", "given"), [(True, False), (False, True)])
-def test_exclude_input_in_output_has_an_engine_default(default, given):
-    assert decode(arrays(), "", 0, exclude_input=default).exclude_input is default
-    inputs = arrays(exclude_input_in_output=given)
-    assert decode(inputs, "", 0, exclude_input=default).exclude_input is given
-
-
 def test_nvidias_parameter_sets_the_default_of_exclude_input_in_output():
     assert excludes_input({})
     assert not excludes_input(
