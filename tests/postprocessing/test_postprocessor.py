@@ -81,10 +81,6 @@ def test_an_empty_sequence_has_an_empty_text(postprocessor):
     assert output(postprocessor, np.empty((1, 1, 0)), [[0]]) == [b""]
 
 
-def test_only_requested_outputs_are_computed(postprocessor):
-    assert postprocessor.answer(request([[HELLO]], [[1]]), []) == {}
-
-
 @pytest.mark.parametrize(
     ("tokens", "lengths", "context", "message"),
     [

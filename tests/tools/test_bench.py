@@ -224,11 +224,6 @@ def test_the_json_can_be_written_to_a_pipe():
     ("arguments", "status", "message"),
     [
         (
-            ["--drafter", "magic"],
-            1,
-            "--drafter must be one of draft_model, prompt_lookup, hybrid, none for embedded",
-        ),
-        (
             ["--num-draft-tokens", "4,x"],
             2,
             "argument --num-draft-tokens: must be a whole number of at least 1; got 'x'",
@@ -256,15 +251,10 @@ def test_bench_errors_are_one_line(arguments, status, message, capsys):
     assert message in error
 
 
-def test_the_error_for_an_unknown_drafter_lists_the_served_drafters():
+def test_the_drafter_of_the_server_is_measured_by_default():
     kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.BASELINE)}
     server = MeasuredServer("here:1", "bls_stream", kinds, "prompt_lookup", 16, 1024)
     assert list(map(str, chosen_variants(server, options()))) == ["none", "prompt_lookup served"]
-    with pytest.raises(
-        TandemError,
-        match="--drafter must be one of prompt_lookup, none for here:1; got draft_model",
-    ):
-        chosen_variants(server, options("--drafter", "draft_model"))
 
 
 def test_values_of_list_options_are_separated_by_commas():

@@ -18,48 +18,6 @@ from tandem.tools.trtllm.steps import EXAMPLES, engine_steps
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "trtllm-1.2.1-flags.json").read_text())[
     "flags"
 ]
-FP8 = {"--dtype": "float16", "--qformat": "fp8", "--kv_cache_dtype": "fp8", "--calib_size": "512"}
-LARGE = {
-    "--gpt_attention_plugin": "float16",
-    "--gemm_plugin": "fp8",
-    "--use_paged_context_fmha": "enable",
-    "--use_fused_mlp": "enable",
-    "--multiple_profiles": "enable",
-    "--max_batch_size": "32",
-    "--max_num_tokens": "8192",
-    "--max_seq_len": "131072",
-}
-SMALL = {
-    "--gemm_plugin": "float16",
-    "--use_paged_context_fmha": "enable",
-    "--max_batch_size": "4",
-    "--max_input_len": "3200",
-    "--max_seq_len": "4800",
-}
-VERIFIES = {"--speculative_decoding_mode": "draft_tokens_external", "--max_draft_len": "10"}
-LOW_LATENCY = {"--low_latency_gemm_plugin": "fp8"}
-# Flags in the documentation: profile -> engine -> tool -> flags
-DOCUMENTED = {
-    "llama-3.1-70b": {
-        "draft": (
-            FP8 | {"--tp_size": "1"},
-            LARGE | {"--workers": "1", "--reduce_fusion": "disable"},
-        ),
-        "target": (FP8 | {"--tp_size": "1"}, LARGE | VERIFIES | LOW_LATENCY | {"--workers": "1"}),
-    },
-    "llama-3.1-405b": {
-        "draft": (
-            FP8 | {"--tp_size": "4"},
-            LARGE | {"--workers": "4", "--reduce_fusion": "disable"},
-        ),
-        "target": (FP8 | {"--tp_size": "4"}, LARGE | VERIFIES | LOW_LATENCY | {"--workers": "4"}),
-    },
-    "llama-2-7b-13b": {
-        "draft": ({"--dtype": "float16"}, SMALL),
-        "target": ({"--dtype": "float16"}, SMALL | VERIFIES),
-    },
-    "llama-2-13b-prompt-lookup": {"target": ({"--dtype": "float16"}, SMALL | VERIFIES)},
-}
 
 
 def engines_of(path):
@@ -106,14 +64,6 @@ def test_settings_are_checked_even_if_checkpoints_are_missing(changed, models, c
         "engines.target.device_ids: must list tp_size 4 * pp_size 1 / num_nodes 1 GPUs"
         in capsys.readouterr().err
     )
-
-
-@pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_every_documented_nvidia_flag_is_set(name, shipped):
-    for engine, documented in DOCUMENTED[name].items():
-        steps = [step for step in steps_of(shipped(name)) if step.engine == engine]
-        for step, wanted in zip(steps, documented, strict=True):
-            assert wanted.items() <= flags(step).items()
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)

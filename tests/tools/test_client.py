@@ -1,4 +1,4 @@
-"""The client sends the right inputs, and joins chunks to answers."""
+"""The client sends the right inputs, and reports errors of the server."""
 
 from unittest.mock import MagicMock
 
@@ -8,7 +8,6 @@ from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry
 from tandem.tools.client import client
-from tandem.tools.client.answer import Answer, AnswerChunk, Answers, AnswerTotals
 from tandem.tools.client.client import Client, as_array
 from tandem.tools.errors import TandemError
 
@@ -66,18 +65,3 @@ def test_the_error_says_if_the_server_is_shutting_down(monkeypatch):
     monkeypatch.setattr(client.grpc, "InferenceServerClient", lambda *_, **__: connection)
     with pytest.raises(TandemError, match="the server at here:8001 is shutting down"):
         Client("here:8001").answer("bls_stream", {})
-
-
-def test_an_answer_accumulates_its_chunks():
-    answer = Answer()
-    answer.add(AnswerChunk("", [], AnswerTotals(), None, 0.1))
-    answer.add(AnswerChunk("de", [1, 2, 3], AnswerTotals(1, 4, 2), None, 0.5))
-    answer.add(AnswerChunk("f", [4, 5], AnswerTotals(2, 8, 3), "length", 2.0))
-    assert answer.text == "def"
-    assert answer.num_tokens == 5
-    assert answer.finish_reason == "length"
-    assert answer.seconds_to_first_token == 0.5
-    rates = Answers([answer])
-    assert rates.tokens_per_second == 2.5
-    assert rates.acceptance_rate == 3 / 8
-    assert rates.tokens_per_round == 2.5

@@ -148,11 +148,6 @@ def test_perf_reports_that_triton_died(wheel, monkeypatch, capsys):
             2,
             "argument --concurrency: must be a number or begin:end:step; got '1:x'",
         ),
-        (
-            ["--drafter", "magic"],
-            1,
-            "--drafter must be one of draft_model, prompt_lookup, hybrid, none for embedded",
-        ),
         (["--prompts", "absent.jsonl"], 1, "absent.jsonl: No such file or directory"),
         (
             ["--url", "127.0.0.1:1"],

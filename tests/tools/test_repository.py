@@ -1,7 +1,6 @@
 """A rendered repository is valid and complete, and replaces only earlier repositories."""
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -93,29 +92,6 @@ def test_a_repository_contains_all_models_under_their_names(shared):
         *("preprocessing", "postprocessing", "large", "small"),
         *("streaming", "tensorrt_llm_bls", "control"),
     }
-
-
-def test_engines_accept_single_sequences_and_entries_accept_batches(shared):
-    assert config(shared / "large").max_batch_size == 1
-    assert config(shared / "tensorrt_llm_bls").max_batch_size == 4
-
-
-def test_only_the_stream_entry_is_decoupled(shared):
-    decoupled = {
-        path.name
-        for path in shared.iterdir()
-        if path.is_dir() and config(path).model_transaction_policy.decoupled
-    }
-    assert decoupled == {"streaming"}
-
-
-def test_scalar_inputs_have_an_empty_reshape(shared):
-    inputs = {tensor.name: tensor for tensor in config(shared / "large").input}
-    assert inputs["input_lengths"].HasField("reshape")
-    assert list(inputs["input_lengths"].reshape.shape) == []
-    assert not inputs["input_ids"].HasField("reshape")
-    assert inputs["input_ids"].allow_ragged_batch
-    assert inputs["input_ids"].optional
 
 
 def test_loop_settings_are_taken_from_the_profile(planned, rendered):
@@ -328,20 +304,6 @@ def test_the_committed_repository_is_the_rendered_embedded_profile(tmp_path):
         assert (committed / name / "1" / "model.py").read_text() == (
             fresh / "1" / "model.py"
         ).read_text()
-
-
-def test_settings_are_passed_as_json_parameters(planned):
-    """Triton passes parameters as strings, so values of other types are encoded as JSON."""
-    parameters = model_parameters.encode(planned.loop_settings())
-    assert json.loads(parameters["end_ids"]) == [0, 7]
-    assert json.loads(parameters["draft"])["model"] == "small"
-
-
-def test_nested_settings_are_written_as_readable_json(shared):
-    """Users may edit JSON parameters by hand."""
-    text = (shared / "streaming" / "config.pbtxt").read_text()
-    assert """string_value: '{"model": "large", "vocab_size": 300, """ in text
-    assert """string_value: '["draft_model", "prompt_lookup", "hybrid", "none"]'""" in text
 
 
 def test_only_the_stream_entry_can_have_several_instances(planned, tmp_path):

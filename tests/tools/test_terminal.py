@@ -63,7 +63,8 @@ def test_an_interrupt_cancels_the_request():
 
 def test_the_summary_line_shows_the_statistics():
     answer = Answer()
-    for chunk in CHUNKS:
+    empty = AnswerChunk("", [], AnswerTotals(), None, 0.1)
+    for chunk in (empty, *CHUNKS):
         answer.add(chunk)
     assert terminal.closing_line(answer) == (
         "4 tokens, 4.0 tokens/s, first token after 500 ms, acceptance 25%, "
