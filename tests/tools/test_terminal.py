@@ -61,11 +61,12 @@ def test_an_interrupt_cancels_the_request():
         shown(CHUNKS[0], KeyboardInterrupt())
 
 
-def test_the_summary_line_shows_the_statistics():
+def test_the_text_is_joined_and_the_summary_line_shows_the_statistics():
     answer = Answer()
     empty = AnswerChunk("", [], AnswerTotals(), None, 0.1)
     for chunk in (empty, *CHUNKS):
         answer.add(chunk)
+    assert answer.text == "ab\x1bc"
     assert terminal.closing_line(answer) == (
         "4 tokens, 4.0 tokens/s, first token after 500 ms, acceptance 25%, "
         "2.00 tokens per round, length"
