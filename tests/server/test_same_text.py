@@ -187,14 +187,6 @@ def test_a_stop_word_that_is_a_special_token_ends_an_answer(server):
     assert [answer.finish_reason for answer in read(answers)] == ["stop"]
 
 
-def test_the_output_includes_the_prompt_on_request(server, baseline):
-    values = {"max_tokens": LENGTH, "exclude_input_in_output": False}
-    answer = ask_one(server, "bls", PROMPTS[0], **values)
-    assert answer.text == PROMPTS[0] + baseline[0].text
-    chunks = stream(server, PROMPTS[0], **values)
-    assert joined(chunks).text == answer.text
-
-
 def test_a_prompt_can_be_sent_as_token_ids(server, baseline, tokenizer):
     made = [
         tensor("input_ids", [tokenizer.encode(PROMPTS[0]).ids]),
