@@ -13,7 +13,7 @@ ServingError                 INTERNAL     base class; the message is one line fo
     ├── EngineUnavailable    UNAVAILABLE  model_unavailable: calls of this engine are disabled
     └── EngineRefused        INVALID_ARG  an engine rejected the call and would reject it again
         └── DrafterFailed    INVALID_ARG  a custom drafter failed; the request drafts no more
-Cancelled                    CANCELLED    the client has left, so the error isn't sent
+Cancelled                    CANCELLED    the client disconnected or sent `stop`
 
 Load balancers and clients retry UNAVAILABLE automatically, so it is used only if another server may
 succeed. Part of the answer may have been streamed before it. Triton has no code for deadlines.

@@ -236,7 +236,7 @@ class Decoding:
     ) -> EngineCall:
         """Return a target call that stops at any of ``end_ids``.
 
-        The first one is sent as the end id.
+        An engine takes one end id, which its answer excludes. The rest are sent as stop ids.
         """
         below_min = self.sequence.min_tokens_left > 0
         context = self.sequence.context

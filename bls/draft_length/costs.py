@@ -57,7 +57,7 @@ class Line:
         """Record that steps of ``x`` tokens took ``y`` seconds each. weight: at most 1.
 
         A single outlier is ignored, because the machine may have been paused. Two in a row mean
-        that the costs have changed, so they outweigh older slots.
+        that the costs have changed, so older slots lose most of their weight.
         """
         expected = self.at(x)
         is_outlier = (

@@ -2,8 +2,8 @@
 
 The duration of a sequence's steps doesn't show how much they slow down other sequences. So all
 sequences experiment together, in time slots. In some slots no sequence drafts, in others all of
-them do. Several loops run the same experiments at the same time without exchanging messages,
-because all processes share the machine's monotonic clock.
+them do. All processes share the machine's monotonic clock, so loops whose slots have the same
+length run the same experiments at the same time without exchanging messages.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Slots:
     def seconds_to_change(self, now: float) -> float:
         """Return how many seconds a call without a draft may take from ``now``.
 
-        In a slot without drafts, the call ends with the slot. The first quarter of that slot isn't
-        measured (see `LoadCosts`), so a call that begins there ends with that quarter. In any
-        other slot, the call ends before all sequences draft.
+        A call ends before the next slot in which all sequences draft. In a slot without drafts, it
+        ends with the slot. Steps aren't measured in that slot's first quarter (see `LoadCosts`), so
+        a call that begins there ends with the quarter.
         """
         slot = self.number(now)
         if self.mode(slot) is Mode.NO_DRAFTS:

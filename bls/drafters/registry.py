@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tandem.bls.drafters.drafter import Drafter, DrafterContext
     from tandem.bls.request import Request
 
-DrafterName: TypeAlias = str  # `DrafterKind.name`, `LOOKUP_POOL` or `PREDICTION`
+DrafterName: TypeAlias = str  # `DrafterKind.name`, `LOOKUP_POOL`, `PREDICTION` or `GRAMMAR`
 
 
 class DrafterExists(ValueError):

@@ -35,7 +35,7 @@ class DraftEngineHealth:
                 return
             self.available = False
         log_warning(f"requests continue without drafts: {error}")
-        run_in_background(lambda: self._probe_until_healthy(engine), self._probe_later)
+        run_in_background(lambda: self._probe_until_healthy(engine), self._resume_without_probe)
 
     def refused(self, error: EngineRefused) -> None:
         """Log why a request continues without drafts. Repetitions aren't logged."""
@@ -43,7 +43,7 @@ class DraftEngineHealth:
             self._last_refusal = str(error)
             log_warning(f"a request continues without drafts: {error}")
 
-    def _probe_later(self, _: Overloaded) -> None:
+    def _resume_without_probe(self, _: Overloaded) -> None:
         """Resume calls without a probe, because no thread is free.
 
         The next failure starts another probe.
