@@ -64,7 +64,7 @@ def _parse(name: str, text: str, hint: Any) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ParameterError(f"parameter '{name}' must be JSON; got {text!r}") from error
 
 

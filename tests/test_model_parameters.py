@@ -127,6 +127,10 @@ KNOWN = (
             "parameter 'target.abilities.stops' must be true or false; got 1",
         ),
         (
+            {"target": "[" * 100_000},
+            f"parameter 'target' must be JSON; got '{'[' * 100_000}'",
+        ),
+        (
             {"draft": '{"model": null, "abilities": {"stops": true}}'},
             "parameter 'draft.model' must be a string; got null",
         ),

@@ -69,7 +69,8 @@ def test_every_slow_library_call_locks_the_automaton():
         it.advance(tokens)
     assert it.complete
     assert not made.unkept
-    assert made.kept
+    works = {"masks", "unsafe_compute_mask_ptr", "try_consume_tokens", "rollback"}
+    assert works < set(made.kept)
 
 
 def test_waiting_for_an_automaton_does_not_block_other_threads():

@@ -69,6 +69,7 @@ def run(*arguments):
             "argument --http-port: must be a port number, or 0 for a free one; got 70000",
         ),
         (["up", "--http-port", "9" * 5000], 2, "argument --http-port: must be a port number"),
+        (["up", "--http-port", "0" * 5000], 2, "argument --http-port: must be a port number"),
         (
             ["generate", "x", "--url", f"h:{'9' * 5000}"],
             2,

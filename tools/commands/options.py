@@ -44,7 +44,7 @@ def grpc_url(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"must be HOST:PORT, without {scheme}://; use --url {right}"
         )
-    if not (_is_host(host) and number.isdecimal() and float(number) <= MAX_PORT) or "/" in text:
+    if not (_is_host(host) and _is_port(number)) or "/" in text:
         raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as 127.0.0.1:8001; got {text!r}")
     return text
 
@@ -106,7 +106,7 @@ def finite_number(text: str) -> float:
 
 
 def port(text: str) -> int:
-    if not text.isdecimal() or float(text) > MAX_PORT:
+    if not _is_port(text):
         raise argparse.ArgumentTypeError(f"must be a port number, or 0 for a free one; got {text}")
     return int(text)
 
@@ -115,6 +115,10 @@ def address(text: str) -> str:
     if not _is_host(text):
         raise argparse.ArgumentTypeError(f"must be an address, such as 127.0.0.1; got {text!r}")
     return text
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and len(text) <= len(str(MAX_PORT)) and int(text) <= MAX_PORT
 
 
 def _is_host(text: str) -> bool:
