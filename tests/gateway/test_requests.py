@@ -399,6 +399,40 @@ async def test_an_answer_can_be_sent_back_as_a_message(post, triton):
     await asked(post, triton, "/v1/chat/completions", messages=messages)
 
 
+NULLS = {"stream_options": {"include_usage": True, "continuous_usage_stats": None}}
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+CLIENTS = {
+    "vllm bench serve": {
+        **STREAMED,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "temperature": 0.0,
+        "repetition_penalty": 1.0,
+        "max_completion_tokens": 8,
+        "ignore_eos": True,
+        "logprobs": None,
+    },
+    "guidellm": {
+        **CHAT,
+        **CONTINUOUS,
+        "stream": True,
+        "max_tokens": 8,
+        "max_completion_tokens": 8,
+        "ignore_eos": True,
+        "stop": None,
+    },
+    "aiperf": {**CHAT, **STREAMED, "min_tokens": 8, "max_completion_tokens": 8},
+    "a client that sends nulls": {**CHAT, "stream": True, **NULLS},
+    "Open WebUI": {**CHAT, "stream": True, "user": "me", "metadata": {"chat_id": "1"}},
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_chats_of_third_party_clients_are_accepted(post, name):
+    response = await post("/v1/chat/completions", {"model": "bls", **CLIENTS[name]})
+    assert response.status_code == 200, response.text
+
+
 async def test_a_prompt_without_tokens_is_rejected(post, tokenizer_folder, tmp_path):
     """This tokenizer strips white space."""
     folder = tmp_path / "strips"
