@@ -116,20 +116,20 @@ def writes(triton, monkeypatch):
 
 
 @pytest.fixture
-def noted_threads(monkeypatch):
-    """A function that returns a list, to which each call of a given function adds its thread."""
+def threads_of(monkeypatch):
+    """Return a function that records in a list the threads that call a given function."""
 
-    def noted(owner, name):
-        threads, work = [], getattr(owner, name)
+    def record(owner, name):
+        threads, original = [], getattr(owner, name)
 
-        def noting(*args, **kwargs):
+        def recording(*args, **kwargs):
             threads.append(threading.current_thread())
-            return work(*args, **kwargs)
+            return original(*args, **kwargs)
 
-        monkeypatch.setattr(owner, name, noting)
+        monkeypatch.setattr(owner, name, recording)
         return threads
 
-    return noted
+    return record
 
 
 @pytest.fixture

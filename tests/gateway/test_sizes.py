@@ -114,8 +114,8 @@ async def test_an_error_quotes_only_the_start_of_a_long_path(client):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("number", "aside"), [(10, False), (LONG, True)])
-async def test_a_large_body_is_parsed_on_another_thread(post, noted_threads, number, aside):
-    threads = noted_threads(CompletionRequest, "model_validate")
+async def test_a_large_body_is_parsed_on_another_thread(post, threads_of, number, aside):
+    threads = threads_of(CompletionRequest, "model_validate")
     await post("/v1/completions", {"prompt": [1] * number})
     assert [thread is not threading.current_thread() for thread in threads] == [aside]
 
@@ -199,11 +199,11 @@ async def test_prompt_ids_over_the_limit_are_not_decoded(post, monkeypatch):
     ("work", "prompt"), [("encode", "a b " * 500), ("complete", [5] * 50)], ids=["texts", "ids"]
 )
 async def test_many_prompts_are_tokenized_on_another_thread(
-    post, monkeypatch, noted_threads, work, prompt
+    post, monkeypatch, threads_of, work, prompt
 ):
     """Each prompt is short, but tokenizing all of them would delay other streams."""
     monkeypatch.setattr("tandem.gateway.tasks.LONG", 2500)
-    threads = noted_threads(ChatTokenizer, work)
+    threads = threads_of(ChatTokenizer, work)
     body = {"prompt": [prompt] * 64, "echo": True, "max_tokens": 1}
     await post("/v1/completions", body)
     assert threads

@@ -125,8 +125,10 @@ def vocabulary(checkpoint, size):
     config = checkpoint / "config.json"
     facts = config.read_text()
     config.write_text(json.dumps(json.loads(facts) | {"vocab_size": size}))
-    yield
-    config.write_text(facts)
+    try:
+        yield
+    finally:
+        config.write_text(facts)
 
 
 def test_the_vocabulary_is_padded_to_a_multiple_of_tp_size(changed, models):

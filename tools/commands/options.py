@@ -99,6 +99,7 @@ def at_least(minimum: int) -> Callable[[str], int]:
 
 
 def finite_number(text: str) -> float:
+    """Read a number as an argparse type. NaN and infinity are rejected."""
     with suppress(ValueError):
         if math.isfinite(number := float(text)):
             return number
