@@ -2,7 +2,7 @@
 
 ServingError                 INTERNAL     base class; the message is one line for clients
 ├── BadRequest               INVALID_ARG  an input is missing, invalid, or contradicts another one
-│   └── GuideRefused         INVALID_ARG  invalid_guide: the request's guide can't be compiled
+│   └── GuideRejected        INVALID_ARG  invalid_guide: the request's guide can't be compiled
 ├── Overloaded               UNAVAILABLE  overloaded: the queue is full, or no thread is free
 ├── DeadlineExceeded         INTERNAL     deadline_exceeded: the request exceeded its timeout
 ├── AnswerNotSent            INTERNAL     the answer doesn't fit into shared memory
@@ -11,8 +11,7 @@ ServingError                 INTERNAL     base class; the message is one line fo
     │                        code         request
     ├── EngineTimeout        INTERNAL     model_timeout: an engine didn't answer in time
     ├── EngineUnavailable    UNAVAILABLE  model_unavailable: calls of this engine are disabled
-    └── EngineRefused        INVALID_ARG  an engine rejected the call and would reject it again
-        └── DrafterFailed    INVALID_ARG  a custom drafter failed; the request drafts no more
+    └── RejectedByEngine     INVALID_ARG  the engine rejected the call and would reject it again
 Cancelled                    CANCELLED    the client disconnected or sent `stop`
 
 Load balancers and clients retry UNAVAILABLE automatically, so it is used only if another server may
@@ -46,7 +45,7 @@ class BadRequest(ServingError):
     code = "INVALID_ARG"
 
 
-class GuideRefused(BadRequest):
+class GuideRejected(BadRequest):
     """The request's guide can't be compiled. The message names the input."""
 
     error_class = "invalid_guide"
@@ -104,19 +103,11 @@ class EngineUnavailable(EngineCallError):
         super().__init__(model, what, "UNAVAILABLE")
 
 
-class EngineRefused(EngineCallError):
+class RejectedByEngine(EngineCallError):
     """The engine is healthy but rejected the call's arguments. Other requests are not affected."""
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INVALID_ARG") -> None:
         super().__init__(model, what, code)
-
-
-class DrafterFailed(EngineRefused):
-    """A custom drafter raised or proposed an unverifiable draft. The request drafts no more."""
-
-    def __init__(self, drafter: str, what: str) -> None:
-        super().__init__(drafter, what)
-        self.args = (f"drafter '{drafter}' failed: {what}",)
 
 
 class Cancelled(Exception):

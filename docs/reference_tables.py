@@ -133,7 +133,7 @@ def gateway_metrics() -> str:
     return _names(re.findall(r"^# HELP (\S+)", shown, re.MULTILINE))
 
 
-def refused() -> str:
+def rejected() -> str:
     return _names(set(body_fields.UNSUPPORTED) - set(requests.ChatRequest.model_fields))
 
 
@@ -145,8 +145,8 @@ def others(name: str) -> str:
     """Return the fields that only one API rejects or ignores. name: its pydantic model."""
     kind = {kind.__name__: kind for kind in _descendants(BaseModel)}[name]
     known = {*body_fields.UNSUPPORTED, *body_fields.IGNORED} - {"store"} | {*kind.own_names}
-    refused, ignored = {*kind.unsupported} - known, {*kind.ignored} - known - {*kind.unsupported}
-    return _names(refused, "- rejected: ") + _names(ignored, "- ignored: ")
+    rejected, ignored = {*kind.unsupported} - known, {*kind.ignored} - known - {*kind.unsupported}
+    return _names(rejected, "- rejected: ") + _names(ignored, "- ignored: ")
 
 
 TABLES = {
@@ -159,7 +159,7 @@ TABLES = {
         inputs,
         metrics,
         gateway_metrics,
-        refused,
+        rejected,
         ignored,
         others,
     )

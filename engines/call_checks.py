@@ -87,7 +87,7 @@ def _check_lengths(request: EngineRequest, limits: Limits) -> None:
 def _check_branches(request: EngineRequest, limits: Limits) -> None:
     counts, lengths = request.branch_counts, request.branch_output_len
     assert counts is not None
-    refused = {
+    rejected = {
         "draft_logits": request.draft_logits is not None,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
         "token_masks": request.token_masks is not None,
@@ -96,7 +96,7 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
         "num_top_log_probs": request.num_top_log_probs > 0,
         "streaming": request.streaming,
     }
-    refuse(refused, "with branch_counts; omit it")
+    reject(rejected, "with branch_counts; omit it")
     wanted = len(request.draft_ids) + 1
     for name, array in (("branch_counts", counts), ("branch_output_len", lengths)):
         if len(array) != wanted:
@@ -119,7 +119,7 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
         )
 
 
-def refuse(given: Mapping[str, bool], why: str) -> None:
+def reject(given: Mapping[str, bool], why: str) -> None:
     """Raise UnsupportedError ("NAME isn't supported WHY") for the first input that is given."""
     for name, is_given in given.items():
         if is_given:

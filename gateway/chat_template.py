@@ -196,14 +196,14 @@ class _Namespace(Namespace):
         self, *given = args
         attributes = dict(*given, **kwargs)
         for name in attributes:
-            _refuse_private(name)
+            _reject_private(name)
         Namespace.__init__(self, attributes)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        _refuse_private(name)
+        _reject_private(name)
         super().__setitem__(name, value)
 
 
-def _refuse_private(name: Any) -> None:
+def _reject_private(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
         raise SecurityError(f"namespace attribute {name!r} must not begin with an underscore")

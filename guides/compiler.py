@@ -23,7 +23,7 @@ from tandem.guides.worker_process import LIMITS, SILENT
 
 MAX_CACHE_BYTES = 512 * 2**20  # maximum size of all cached guides, including their growth
 MAX_CACHED_GUIDES = 64
-MAX_CACHED_REFUSALS = 1024
+MAX_CACHED_REJECTIONS = 1024
 # CPU seconds for the first and the second attempt to compile a guide. Each attempt has its own
 # queue, so that slow guides don't delay fast ones.
 ATTEMPT_SECONDS = (0.1, 4.0)
@@ -43,7 +43,7 @@ class GuideCompiler:
         self._executor = LLExecutor(MASK_THREADS)
         self._limits = LIMITS
         self._automata: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
-        self._refusals: OrderedDict[bytes, str] = OrderedDict()  # guide's digest -> reason
+        self._rejections: OrderedDict[bytes, str] = OrderedDict()  # guide's digest -> reason
         self._lock = threading.Lock()
         self._workers = [
             Worker(seconds, tokenizer_dir, vocab_size, end_ids) for seconds in ATTEMPT_SECONDS
@@ -59,7 +59,7 @@ class GuideCompiler:
     def has(self, guide: Guide) -> bool:
         """Return whether the cache has a guide, compiled or rejected."""
         with self._lock:
-            return guide in self._automata or _digest(guide) in self._refusals
+            return guide in self._automata or _digest(guide) in self._rejections
 
     def matcher(
         self, guide: Guide, end_ids: Sequence[int], check: Callable[[], None] = lambda: None
@@ -84,15 +84,15 @@ class GuideCompiler:
             with suppress(GuideTakesLong):
                 return worker.run(partial(self._try_compile, worker, guide, check))
         reason = f"it takes longer than {ATTEMPT_SECONDS[-1]:g} s to compile; send a simpler one"
-        self._refuse(guide, reason)
+        self._reject(guide, reason)
         raise GuideError(reason)
 
     def _find_cached(self, guide: Guide) -> GuideAutomaton | None:
         """Return the cached automaton of a guide or None; raise GuideError for a rejected guide."""
         with self._lock:
-            refused = self._refusals.get(_digest(guide))
-            if refused is not None:
-                raise GuideError(refused)
+            rejected = self._rejections.get(_digest(guide))
+            if rejected is not None:
+                raise GuideError(rejected)
             if guide in self._automata:
                 self._automata.move_to_end(guide)
             return self._automata.get(guide)
@@ -110,7 +110,7 @@ class GuideCompiler:
         except GuideUndecided:
             raise
         except GuideError as error:
-            self._refuse(guide, str(error))
+            self._reject(guide, str(error))
             raise
 
     def _renew(self, guide: Guide, full: GuideAutomaton) -> GuideAutomaton:
@@ -138,12 +138,12 @@ class GuideCompiler:
         with self._lock:
             return self._automata.setdefault(guide, compiled)
 
-    def _refuse(self, guide: Guide, reason: str) -> None:
+    def _reject(self, guide: Guide, reason: str) -> None:
         """Cache the reason for a rejection, because clients send the same guide repeatedly."""
         with self._lock:
-            self._refusals[_digest(guide)] = reason
-            if len(self._refusals) > MAX_CACHED_REFUSALS:
-                self._refusals.popitem(last=False)
+            self._rejections[_digest(guide)] = reason
+            if len(self._rejections) > MAX_CACHED_REJECTIONS:
+                self._rejections.popitem(last=False)
 
     def _evict(self) -> None:
         """Drop the least recently used guides if there are too many, and the largest if too large.

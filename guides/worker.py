@@ -114,8 +114,8 @@ class Worker:
             raise GuideUndecided("the process that compiles guides has ended") from error
         if "status" in answer:
             raise _exit_error(answer["status"], self.cpu_seconds)
-        if "refused" in answer:
-            raise GuideError(answer["refused"])
+        if "rejected" in answer:
+            raise GuideError(answer["rejected"])
         if "failed" in answer:
             raise GuideError(one_line_reason(answer["failed"]))
         if "fault" in answer:

@@ -115,9 +115,9 @@ def _answer(tokenizer: GuideTokenizer, guide: Guide) -> dict[str, Any]:
         answer = compiled.deep_copy()
         _take_first_steps(answer, tokenizer.library.eos_tokens)
     except GuideError as error:
-        return {"refused": str(error)}
+        return {"rejected": str(error)}
     except MemoryError:
-        return {"refused": TOO_LARGE}
+        return {"rejected": TOO_LARGE}
     except Exception:  # noqa: BLE001  the traceback goes to the server's log
         return {"fault": traceback.format_exc()}
     failed = compiled.get_error() or answer.get_error()

@@ -139,9 +139,9 @@ KNOWN = (
 )
 def test_the_error_names_an_unreadable_parameter(parameters, line):
     given = {name: text for name, text in ({"folder": "f"} | parameters).items() if text}
-    with pytest.raises(ParameterError) as refused:
+    with pytest.raises(ParameterError) as rejected:
         decode(Settings, config(given))
-    assert str(refused.value) == line
+    assert str(rejected.value) == line
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Clients:
         values = {**question.values, **wrong}
         outcome = ask(self._url, SoakRequest(STREAM, question.prompts, values))
         if outcome.error.startswith(line):
-            self._outcomes.add("refused")
+            self._outcomes.add("rejected")
         else:
             self._judge_error(question, outcome)
 

@@ -23,7 +23,7 @@ from itertools import accumulate, takewhile
 
 from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
 from tandem.bls.drafters.drafter import DrafterHealth
-from tandem.bls.errors import BadRequest, EngineCallError, EngineRefused, Overloaded
+from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 
@@ -293,8 +293,8 @@ class DraftKvAvailability:
     def failed(self, error: EngineCallError) -> None:
         self._health.failed(error)
 
-    def refused(self, error: EngineRefused) -> None:
-        self._health.refused(error)
+    def rejected(self, error: Exception) -> None:
+        self._health.rejected(error)
 
 
 def needed_kv_blocks(request: Request, settings: LoopSettings) -> tuple[int, int]:

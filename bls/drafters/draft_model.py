@@ -18,7 +18,7 @@ from tandem.bls.effects import (
     EngineCall,
     StepsAhead,
 )
-from tandem.bls.errors import EngineCallError, EngineRefused
+from tandem.bls.errors import EngineCallError, RejectedByEngine
 from tandem.bls.exactness.seeds import output_depends_on_lengths, proposal_seed
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
@@ -97,9 +97,9 @@ class DraftModel(Drafter):
 
     def failed(self, error: EngineCallError) -> None:
         """Pause the draft model or, if it rejected the call, stop drafting for this request."""
-        if isinstance(error, EngineRefused):
+        if isinstance(error, RejectedByEngine):
             self._can_serve = False
-            self._health.refused(error)
+            self._health.rejected(error)
         else:
             self._health.failed(error)
 
@@ -123,7 +123,9 @@ class DraftModel(Drafter):
             unread_logits=self._ahead.planner.next_unread_logits() if self._ahead else None,
         )
         if sequence.request.use_draft_logits and answer.logits is None:
-            raise EngineRefused(self._engine.model, "generation_logits are missing from its answer")
+            raise RejectedByEngine(
+                self._engine.model, "generation_logits are missing from its answer"
+            )
         return Draft(
             self._vocabulary.verifiable(sequence, answer.tokens, limit),
             answer.logits,
@@ -144,8 +146,8 @@ class DraftModel(Drafter):
                     sequence, lambda drafted: self._vocabulary.verifiable(sequence, drafted, limit)
                 )
             )
-        except EngineRefused as error:
-            self._health.refused(error)
+        except RejectedByEngine as error:
+            self._health.rejected(error)
             self._ahead = None  # the engine would reject further calls too
             return NO_DRAFT
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepsAhead
-from tandem.bls.errors import EngineCallError, EngineRefused
+from tandem.bls.errors import EngineCallError
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.lookup.pools import LookupPools
@@ -29,8 +29,8 @@ class DrafterHealth(Protocol):
     def failed(self, error: EngineCallError) -> None:
         """Pause the draft model for all requests."""
 
-    def refused(self, error: EngineRefused) -> None:
-        """Log that the draft model rejected one request's call; the engine itself is healthy."""
+    def rejected(self, error: Exception) -> None:
+        """Log why one request continues without drafts. The engine itself is healthy."""
 
 
 class DrafterContext(NamedTuple):

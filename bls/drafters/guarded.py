@@ -14,8 +14,8 @@ from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
 from tandem.bls.drafters.registry import BASELINE, COPIED_FROM, DRAFTERS, DrafterKind
-from tandem.bls.effects import Draft, EngineCall
-from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
+from tandem.bls.effects import NO_DRAFT, Draft, EngineCall
+from tandem.bls.errors import Cancelled, EngineCallError, ServingError
 from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -24,13 +24,18 @@ Made = TypeVar("Made")
 DRAFT = "draft"  # the only engine that a drafter may call
 
 
+class DrafterFailed(Exception):
+    """A custom drafter raised, or proposed a draft that the target can't verify."""
+
+
 class GuardedDrafter(Drafter):
     """Forwards all calls to a custom drafter, and checks its proposals.
 
     If the drafter raises or proposes a draft that the target can't verify, the error is logged on
     one line, and the target decodes the rest of the request alone. Other requests aren't affected.
 
-    statistics: of the request. The loop counts failures of `propose`, and this class all others.
+    statistics: of the request; counts the drafter's own failures. The loop counts failed engine
+    calls.
     """
 
     def __init__(
@@ -52,11 +57,15 @@ class GuardedDrafter(Drafter):
         return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Return the drafter's proposal; raise DrafterFailed if the target can't verify it."""
-        with self._naming_it():
-            steps = self._drafter.propose(sequence, limit)
-            draft = yield from self._calls_alone(steps)
-            return self._checked(draft, sequence, limit)
+        """Return the drafter's proposal, or an empty draft if the target can't verify it."""
+        try:
+            with self._naming_it():
+                steps = self._drafter.propose(sequence, limit)
+                draft = yield from self._calls_alone(steps)
+                return self._checked(draft, sequence, limit)
+        except DrafterFailed as error:
+            self._give_up(error)
+            return NO_DRAFT
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         self._try(lambda: self._drafter.verified(draft, num_accepted, seconds), None)
@@ -65,11 +74,7 @@ class GuardedDrafter(Drafter):
         self._try(lambda: self._drafter.observe_plain_step(num_tokens, seconds), None)
 
     def failed(self, error: EngineCallError) -> None:
-        """Report a failed engine call to the drafter, or disable it if its own code failed."""
-        if isinstance(error, DrafterFailed):
-            self._give_up(error)
-        else:
-            self._try(lambda: self._drafter.failed(error), None)
+        self._try(lambda: self._drafter.failed(error), None)
 
     def completed(self, sequence: Sequence) -> None:
         self._try(lambda: self._drafter.completed(sequence), None)
@@ -80,20 +85,20 @@ class GuardedDrafter(Drafter):
             with self._naming_it():
                 return act()
         except DrafterFailed as error:
-            self._statistics.num_drafter_failures += 1
             self._give_up(error)
             return instead
 
     def _give_up(self, error: DrafterFailed) -> None:
+        self._statistics.num_drafter_failures += 1
         self._drafter = NoDrafter()
-        self._health.refused(error)
+        self._health.rejected(error)
 
     @contextmanager
     def _naming_it(self) -> Iterator[None]:
         """Convert errors raised by the drafter's code into DrafterFailed."""
         try:
             yield
-        except (ServingError, Cancelled):
+        except (DrafterFailed, ServingError, Cancelled):
             raise
         except (Exception, SystemExit) as error:
             raise self._fault(described(error)) from error
@@ -182,7 +187,7 @@ class GuardedDrafter(Drafter):
         )
 
     def _fault(self, what: str) -> DrafterFailed:
-        return DrafterFailed(self._kind.name, what)
+        return DrafterFailed(f"drafter '{self._kind.name}' failed: {what}")
 
 
 def _is_row(tokens: Any) -> bool:

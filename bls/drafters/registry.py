@@ -118,11 +118,11 @@ COPIED_FROM = frozenset({LOOKUP_POOL, PREDICTION})
 
 def register(kind: DrafterKind) -> None:
     """Add a custom drafter; raise DrafterExists if its name is taken."""
-    refuse_taken(kind, DRAFTERS)
+    reject_taken(kind, DRAFTERS)
     DRAFTERS[kind.name] = kind
 
 
-def refuse_taken(kind: DrafterKind, names: Iterable[DrafterName]) -> None:
+def reject_taken(kind: DrafterKind, names: Iterable[DrafterName]) -> None:
     """Raise DrafterExists if the drafter's name is one of ``names``."""
     taken = list(names)
     if kind.name in taken:

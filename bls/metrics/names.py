@@ -56,7 +56,7 @@ UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
     "tandem_unverified_draft_tokens_total",
     "Draft tokens that the target dropped without verifying them (a lower bound)",
 )
-GUIDES_REFUSED = METRICS.counter(
+GUIDES_REJECTED = METRICS.counter(
     "tandem_guides_refused_total",
     "Guides that couldn't be compiled, by unsupported JSON schema keyword",
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tandem.bls.errors import BadRequest, GuideRefused
+from tandem.bls.errors import BadRequest, GuideRejected
 from tandem.bls.parsing.inputs import PromptInputs, quote
 from tandem.contract import entry as tensors
 from tandem.contract.guide import KINDS, Guide
@@ -22,12 +22,12 @@ def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
     given = [inputs[tensor] for tensor in (TYPE, TEXT) if tensor in inputs]
     longest = max((len(text) for texts in given for text in texts.flat), default=0)
     if longest and not max_bytes:
-        raise GuideRefused(
+        raise GuideRejected(
             f"input '{TYPE}' isn't supported by this deployment: its profile sets "
             "limits.max_guide_bytes to 0"
         )
     if longest > max_bytes:
-        raise GuideRefused(
+        raise GuideRejected(
             f"input '{TEXT}' has {longest} bytes; the limit is {max_bytes}; send a shorter guide"
         )
 

@@ -13,20 +13,20 @@ from tandem.bls.errors import Overloaded
 
 
 def run_in_background(
-    work: Callable[[], None], on_refused: Callable[[Overloaded], None] | None = None
+    work: Callable[[], None], on_rejected: Callable[[Overloaded], None] | None = None
 ) -> None:
     """Run ``work`` on a new thread that doesn't keep the process alive.
 
-    on_refused: called on the calling thread if the system has no more threads. By default,
-    Overloaded is raised. Pass ``on_refused`` if the calling thread works for another request.
+    on_rejected: called on the calling thread if the system has no more threads. By default,
+    Overloaded is raised. Pass ``on_rejected`` if the calling thread works for another request.
     """
     try:
         threading.Thread(target=work, daemon=True).start()
     except RuntimeError as error:
         overloaded = Overloaded("the server can't start another thread; try again later")
-        if on_refused is None:
+        if on_rejected is None:
             raise overloaded from error
-        on_refused(overloaded)
+        on_rejected(overloaded)
 
 
 def log_exception(what: str, error: BaseException) -> None:

@@ -69,13 +69,13 @@ class Metrics:
         with self._lock:
             self._unpublished.add(updates)
 
-    def count_refused_guide(self, keyword: str) -> None:
+    def count_rejected_guide(self, keyword: str) -> None:
         """Count a guide that couldn't be compiled. Any thread may call this.
 
         keyword: keyword of the guide that isn't supported.
         """
         with self._lock:
-            self._unpublished.count(names.GUIDES_REFUSED, 1, keyword=keyword)
+            self._unpublished.count(names.GUIDES_REJECTED, 1, keyword=keyword)
 
     def publish(
         self,

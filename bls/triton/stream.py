@@ -102,7 +102,7 @@ class StreamEntry:
         )
         self._ahead_planner = AheadPlanner(settings, running)
         self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes_each)
-        self._guides = RequestGuides(settings, version_folder, self._metrics.count_refused_guide)
+        self._guides = RequestGuides(settings, version_folder, self._metrics.count_rejected_guide)
         self._deliveries = Deliveries()
         self._states: list[tuple[str, RequestState]] = []  # (id, state) of stoppable requests
         self._states_lock = threading.Lock()

@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 
-from tandem.engines.call_checks import check, check_kv_blocks, refuse
+from tandem.engines.call_checks import check, check_kv_blocks, reject
 from tandem.engines.capabilities import EMULATED
 from tandem.engines.emulated.branching import EmulatedBranchingCall
 from tandem.engines.emulated.call import EmulatedCall
@@ -171,7 +171,7 @@ class EmulatedEngine:
 def _check_emulated(request: EngineRequest) -> None:
     """Raise UnsupportedError for inputs that would change the output of a real engine."""
     sampling = request.sampling
-    refused = {
+    rejected = {
         "repetition_penalty": sampling.repetition_penalty != 1,
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,
@@ -180,4 +180,4 @@ def _check_emulated(request: EngineRequest) -> None:
         "return_prompt_log_probs": request.return_prompt_log_probs,
         "return_context_logits": request.return_context_logits,
     }
-    refuse(refused, "by the emulated engine; omit it")
+    reject(rejected, "by the emulated engine; omit it")

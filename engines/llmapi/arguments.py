@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.engines.call_checks import refuse
+from tandem.engines.call_checks import reject
 from tandem.engines.errors import LoadError
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest, Floats, SamplingParams
@@ -123,7 +123,7 @@ def sampling_arguments(request: EngineRequest, *, penalties: bool) -> dict[str, 
 
     penalties: see `applies_penalties`.
     """
-    refuse_unsupported(request, penalties=penalties)
+    reject_unsupported(request, penalties=penalties)
     sampling = request.sampling
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
@@ -169,7 +169,7 @@ def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
     return changed
 
 
-def refuse_unsupported(request: EngineRequest, *, penalties: bool) -> None:
+def reject_unsupported(request: EngineRequest, *, penalties: bool) -> None:
     """Raise UnsupportedError, which names the input, if TensorRT-LLM would ignore an input.
 
     The sampler of 1.2.1's PyTorch workflow accepts bad words but silently ignores them
@@ -191,7 +191,7 @@ def refuse_unsupported(request: EngineRequest, *, penalties: bool) -> None:
         "min_p": sampling.min_p != 0,
         **dict.fromkeys(_penalties(sampling), not penalties),
     }
-    refuse(asked, "by this engine (llmapi); omit it")
+    reject(asked, "by this engine (llmapi); omit it")
 
 
 def _penalties(sampling: SamplingParams) -> dict[str, float]:

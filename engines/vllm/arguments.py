@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
-from tandem.engines.call_checks import refuse
+from tandem.engines.call_checks import reject
 from tandem.engines.ending import ending_ids
 from tandem.engines.request import EngineRequest
 from tandem.engines.vllm.lora import lora_arguments
@@ -106,7 +106,7 @@ def needs_each_step(request: EngineRequest) -> bool:
     )
 
 
-def refuse_unsupported(request: EngineRequest, *, drafts_itself: bool) -> None:
+def reject_unsupported(request: EngineRequest, *, drafts_itself: bool) -> None:
     """Raise UnsupportedError, which names the input, if vLLM can't apply an input as requested.
 
     vLLM's presence and frequency penalties count the tokens of one call, and a call is one round.
@@ -126,4 +126,4 @@ def refuse_unsupported(request: EngineRequest, *, drafts_itself: bool) -> None:
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,
     }
-    refuse(asked, "by this engine (vllm); omit it")
+    reject(asked, "by this engine (vllm); omit it")

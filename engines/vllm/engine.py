@@ -22,7 +22,7 @@ from tandem.engines.capabilities import VLLM, VLLM_SPECULATIVE
 from tandem.engines.engine import Respond, deliver
 from tandem.engines.errors import ClosingError, EndedError, EngineError, LoadError
 from tandem.engines.request import EngineRequest, EngineResponse
-from tandem.engines.vllm.arguments import environment, refuse_unsupported
+from tandem.engines.vllm.arguments import environment, reject_unsupported
 from tandem.engines.vllm.messages import Ready, Stepped, Stop, Submit
 from tandem.engines.vllm.settings import VllmSettings
 
@@ -66,7 +66,7 @@ class VllmEngine:
             settings.draft_vocab_size,
             len(settings.lora_adapters),
         )
-        refuse_unsupported(request, drafts_itself=settings.drafts_itself)
+        reject_unsupported(request, drafts_itself=settings.drafts_itself)
         with self._lock:
             if self._ended:
                 raise self._ended

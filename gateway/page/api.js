@@ -8,7 +8,7 @@ function headers(key) {
   return sent;
 }
 
-async function refuse(response) {
+async function throwError(response) {
   const text = await response.text();
   let message = text || `status ${response.status}`;
   try {
@@ -19,7 +19,7 @@ async function refuse(response) {
 
 export async function get(path, key) {
   const response = await fetch(path, { headers: headers(key) });
-  if (!response.ok) await refuse(response);
+  if (!response.ok) await throwError(response);
   return response.json();
 }
 
@@ -28,7 +28,7 @@ export async function* stream(path, body, key, signal) {
   const response = await fetch(path, {
     method: "POST", headers: headers(key), body: JSON.stringify(body), signal,
   });
-  if (!response.ok) await refuse(response);
+  if (!response.ok) await throwError(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (;;) {

@@ -169,7 +169,7 @@ class Triton:
                     raise response
                 yield await offload(response.ByteSize(), partial(_chunk, response))
         except InferenceServerException as error:
-            raise await self._refusal(model, error.message()) from error
+            raise await self._rejection(model, error.message()) from error
         except grpc.RpcError as error:
             code, details = error.code(), error.details() or ""
             if code is grpc.StatusCode.UNAVAILABLE:
@@ -209,7 +209,7 @@ class Triton:
             self._models = None
             raise
 
-    async def _refusal(self, model: str, line: str) -> ApiError:
+    async def _rejection(self, model: str, line: str) -> ApiError:
         """Convert an entry's error line to the client's error, using the line's class or code.
 
         An error with neither a class nor a code comes from Triton itself or is unexpected.

@@ -54,9 +54,9 @@ THRESHOLD = np.array([0.5], np.float32)
     ],
 )
 def test_invalid_draft_logits_are_rejected_with_one_line(llama, tensors, message):
-    with pytest.raises(RequestError, match=message) as refused:
+    with pytest.raises(RequestError, match=message) as rejected:
         submit(llama, **tensors)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)
 
 
 def test_a_threshold_without_drafts_requires_no_logits(llama):

@@ -126,8 +126,8 @@ def test_running_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
     first = running.next().tokens
     with monkeypatch.context() as full:
         full.setattr(KVShape, "allocate", no_memory)
-        refused = engine.start(prompt(2, 9), 4).wait()
-        assert refused.error == f"the engine can't allocate its KV cache: {NO_MEMORY}"
+        rejected = engine.start(prompt(2, 9), 4).wait()
+        assert rejected.error == f"the engine can't allocate its KV cache: {NO_MEMORY}"
     assert [*first, *running.wait().tokens] == engine.tokens(prompt(1, 9), 40)
     assert len(engine.tokens(prompt(2, 9), 4)) == 4
 

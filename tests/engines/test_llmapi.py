@@ -159,9 +159,9 @@ def test_decoding_type_auto_needs_no_draft_length(start, package):
     ],
 )
 def test_an_invalid_speculative_config_is_rejected_with_one_line(start, config, words):
-    with pytest.raises(LoadError, match=words) as refused:
+    with pytest.raises(LoadError, match=words) as rejected:
         start(speculative_config=json.dumps(config))
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)
 
 
 def test_extra_llm_args_reach_tensorrt_llm(start, package):

@@ -160,6 +160,6 @@ def test_an_adapter_without_weights_is_rejected(make_harness, tmp_path):
 
 
 def test_a_missing_adapter_is_reported_in_one_line(make_harness, tmp_path):
-    with pytest.raises(LoadError, match=r"LoRA adapter '.*nowhere': can't be read") as refused:
+    with pytest.raises(LoadError, match=r"LoRA adapter '.*nowhere': can't be read") as rejected:
         make_harness(lora_adapters=(str(tmp_path / "nowhere"),))
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)

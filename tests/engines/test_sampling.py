@@ -210,7 +210,7 @@ def test_a_disconnected_caller_ends_only_its_own_call(make_harness):
     assert len(answered) == 1
 
 
-REFUSED = [
+REJECTED = [
     ({"ids": [VOCAB]}, r"input_ids must have ids between 0 and 130; got 131"),
     ({"ids": [-1]}, "input_ids must have .*; got -1"),
     ({"ids": [1], "drafts": [500]}, "draft_input_ids must have .*; got 500"),
@@ -236,7 +236,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED)
+@pytest.mark.parametrize(("call", "message"), REJECTED)
 def test_invalid_calls_are_rejected(llama, call, message):
     with pytest.raises(RequestError, match=message):
         llama.start(**call)

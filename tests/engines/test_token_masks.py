@@ -239,7 +239,7 @@ def test_an_unlikely_token_has_a_finite_log_prob(engine):
         assert answer.log_probs[0] < -0.5
 
 
-def refusal(engine, ids, drafts, token_masks, **rest) -> str:
+def rejection(engine, ids, drafts, token_masks, **rest) -> str:
     """Return the error of an impossible call."""
     try:
         asked = {"drafts": drafts, "token_masks": token_masks, **rest}
@@ -255,10 +255,10 @@ def test_the_error_names_the_inputs_if_no_token_is_allowed(engine, right, sampli
     text = engine.tokens(ids, 3, sampling=sampling)
     drafts, before = text[:right], [EVERYTHING] * right
     message = "token_masks, bad_words_list"
-    assert refusal(engine, ids, drafts, rows(*before, []), sampling=sampling).startswith(message)
+    assert rejection(engine, ids, drafts, rows(*before, []), sampling=sampling).startswith(message)
     banned = replace(sampling, bad_words=Words.of(text[right : right + 1]))
     only = rows(*before, text[right : right + 1])
-    assert refusal(engine, ids, drafts, only, sampling=banned).startswith(message)
+    assert rejection(engine, ids, drafts, only, sampling=banned).startswith(message)
     assert engine.tokens(ids, 3, sampling=sampling) == text
 
 
@@ -274,9 +274,9 @@ def test_the_error_names_the_inputs_if_no_token_is_allowed(engine, right, sampli
 )
 def test_masks_of_the_wrong_shape_are_rejected(engine, drafts, given, message):
     asked = {"token_masks": np.full(given["token_masks"], -1, np.int32)}
-    with pytest.raises(RequestError, match=message) as refused:
+    with pytest.raises(RequestError, match=message) as rejected:
         engine.start(prompt(5, 9), 3, drafts=[4, 5][:drafts], **asked)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)
 
 
 def test_unused_mask_rows_are_ignored(engine):

@@ -189,8 +189,8 @@ async def test_requests_with_the_key_are_accepted(client, key):
 async def test_the_response_contains_the_request_id_if_it_is_valid(post, sent, taken):
     response = await post("/v1/completions", PROMPT, {"x-request-id": sent})
     assert (response.headers["x-request-id"] == sent) == taken
-    refused = await post("/v1/completions", {}, {"x-request-id": sent})
-    assert (refused.headers["x-request-id"] == sent) == taken
+    rejected = await post("/v1/completions", {}, {"x-request-id": sent})
+    assert (rejected.headers["x-request-id"] == sent) == taken
 
 
 async def test_only_listed_origins_are_allowed(client):

@@ -26,7 +26,7 @@ def ask(post, triton):
 
 
 @pytest.fixture
-def refused(post):
+def rejected(post):
     """A function that sends a body and returns the error."""
 
     async def send(path, **body):
@@ -165,8 +165,8 @@ async def test_tokenize_renders_a_chat_like_the_chat_endpoint(client):
     assert text == "user: hi\nassistant: Well, "
 
 
-async def test_continue_final_message_conflicts_with_add_generation_prompt(refused):
-    error = await refused(CHATS, **CONTINUED, add_generation_prompt=True)
+async def test_continue_final_message_conflicts_with_add_generation_prompt(rejected):
+    error = await rejected(CHATS, **CONTINUED, add_generation_prompt=True)
     assert error["param"] == "add_generation_prompt"
 
 

@@ -22,7 +22,7 @@ async def asked(post, triton, path="/v1/completions", **body):
     return triton.asked[-1]
 
 
-async def refused(post, path="/v1/completions", **body):
+async def rejected(post, path="/v1/completions", **body):
     """Send a request that must fail, and return the error."""
     body = {"prompt": "hi"} | body if path == "/v1/completions" else CHAT | body
     response = await post(path, body)
@@ -127,16 +127,16 @@ async def test_a_prediction_is_sent_as_text(post, triton, content, text):
     ],
 )
 async def test_the_error_names_an_invalid_prediction(post, prediction, place):
-    assert (await refused(post, prediction=prediction))["param"] == place
+    assert (await rejected(post, prediction=prediction))["param"] == place
 
 
 async def test_a_prompt_that_does_not_fit_is_rejected_with_openais_code(post):
-    error = await refused(post, max_tokens=100)
+    error = await rejected(post, max_tokens=100)
     assert error["code"] == "context_length_exceeded"
     assert error["param"] == "max_tokens"
     begin = "this model's maximum context length is 100 tokens; "
     assert error["message"] == begin + "the request needs 101: 1 for the prompt, 100 new"
-    error = await refused(post, prompt=[5] * 100)
+    error = await rejected(post, prompt=[5] * 100)
     assert error["code"] == "context_length_exceeded"
     assert error["param"] == "prompt"
     assert error["message"] == begin + "the prompt has 100, which leaves no room for an answer"
@@ -241,7 +241,7 @@ async def test_unsupported_fields_are_accepted_with_neutral_values(client):
     ],
 )
 async def test_invalid_values_are_reported_in_one_line(post, body, param, message):
-    error = await refused(post, **body)
+    error = await rejected(post, **body)
     assert (error["param"] or "").startswith(param)
     assert message in error["message"]
     assert "\n" not in error["message"]
@@ -284,7 +284,7 @@ async def test_an_error_lists_every_invalid_message(post):
         {"role": "user"},
         {"role": "user", "content": "", "audio": {"id": "x"}},
     ]
-    error = await refused(post, "/v1/chat/completions", messages=messages)
+    error = await rejected(post, "/v1/chat/completions", messages=messages)
     roles = "'system', 'developer', 'user', 'assistant' or 'tool'"
     assert error["message"] == (
         f'messages[0].role must be {roles}; got "function"; messages[2].content is missing; '
@@ -294,7 +294,7 @@ async def test_an_error_lists_every_invalid_message(post):
 
 
 async def test_an_error_lists_ten_messages_and_counts_the_rest(post):
-    error = await refused(post, "/v1/chat/completions", messages=[{"role": "user"}] * 15)
+    error = await rejected(post, "/v1/chat/completions", messages=[{"role": "user"}] * 15)
     assert error["message"].endswith("messages[9].content is missing; and 5 more")
 
 
@@ -366,7 +366,7 @@ LIMITS = {"max_completion_tokens": 7}
 async def test_entry_errors_name_the_field_that_the_client_sent(post, triton, case, stream):
     path, body, line, message, param = case
     triton.script = lambda _: [ApiError(400, line)]
-    error = await refused(post, path, **body, stream=stream)
+    error = await rejected(post, path, **body, stream=stream)
     assert (error["message"], error["param"]) == (message, param)
 
 
@@ -380,7 +380,7 @@ async def test_entry_errors_name_the_field_that_the_client_sent(post, triton, ca
 )
 async def test_entry_errors_name_prompt_logprobs(post, triton, name, body):
     triton.script = lambda _: [ApiError(400, f"input '{name}' isn't supported")]
-    error = await refused(post, "/v1/completions", **body)
+    error = await rejected(post, "/v1/completions", **body)
     assert error["message"] == "prompt_logprobs isn't supported"
     assert error["param"] == "prompt_logprobs"
 

@@ -43,9 +43,9 @@ PART = {"type": "text", "text": "x"}
     ],
 )
 def test_validation_of_a_list_stops_at_its_first_error(kind, body):
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as rejected:
         kind.model_validate(body)
-    assert refused.value.error_count() == 1
+    assert rejected.value.error_count() == 1
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_validation_of_a_list_stops_at_its_first_error(kind, body):
     ],
 )
 def test_errors_for_large_bodies_are_short(kind, body):
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as rejected:
         kind.model_validate(body)
-    assert refused.value.error_count() <= MAX_MESSAGES
-    assert len(invalid(refused.value).message) < 1000
+    assert rejected.value.error_count() <= MAX_MESSAGES
+    assert len(invalid(rejected.value).message) < 1000
 
 
 @pytest.mark.anyio

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import complaint
-from small_guides import fits, refusal
+from small_guides import fits, rejection
 
 from tandem.guides.closed_objects import close_objects
 
@@ -59,7 +59,7 @@ def test_the_additional_properties_option_makes_objects_open_by_default():
     user = {**USER, "properties": {**USER["properties"], "a": {**A, "additionalProperties": False}}}
     value = {"name": "x", "a": {"a": "y"}, "more": 1}
     assert taken(user | OPEN, value, {**value, "a": {"b": 1}}) == [True, False]
-    assert refusal("json_schema", '{"x-guidance": {"additional_properties": 1}}') == (
+    assert rejection("json_schema", '{"x-guidance": {"additional_properties": 1}}') == (
         "'additional_properties' of 'x-guidance' must be true or false"
     )
 

@@ -11,7 +11,7 @@ from small_guides import END, allowed, encoded
 from tandem.contract.guide import Guide
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, GuideUndecided
-from tandem.guides.refusals import OTHER, keywords_of
+from tandem.guides.rejections import OTHER, keywords_of
 from tandem.guides.worker import Worker
 
 
@@ -88,24 +88,24 @@ def test_the_cache_drops_the_largest_then_the_oldest_guide(fresh, sized, monkeyp
 
 
 def test_a_rejected_guide_is_not_compiled_again(fresh, monkeypatch):
-    refused = Guide("json_schema", '{"not": {}}')
-    assert not fresh.has(refused)
+    rejected = Guide("json_schema", '{"not": {}}')
+    assert not fresh.has(rejected)
     with pytest.raises(GuideError) as first:
-        fresh.matcher(refused, [END])
-    assert fresh.has(refused)
+        fresh.matcher(rejected, [END])
+    assert fresh.has(rejected)
     monkeypatch.setattr(Worker, "try_out", pytest.fail)
     with pytest.raises(GuideError) as again:
-        fresh.matcher(refused, [END])
+        fresh.matcher(rejected, [END])
     assert str(again.value) == str(first.value)
 
 
 def test_the_number_of_cached_rejections_is_limited(fresh, monkeypatch):
-    monkeypatch.setattr("tandem.guides.compiler.MAX_CACHED_REFUSALS", 2)
-    refused = [Guide("json_schema", f'{{"not": {{"const": {n}}}}}') for n in range(3)]
-    for guide in refused:
+    monkeypatch.setattr("tandem.guides.compiler.MAX_CACHED_REJECTIONS", 2)
+    rejected = [Guide("json_schema", f'{{"not": {{"const": {n}}}}}') for n in range(3)]
+    for guide in rejected:
         with pytest.raises(GuideError):
             fresh.matcher(guide, [END])
-    assert [fresh.has(guide) for guide in refused] == [False, True, True]
+    assert [fresh.has(guide) for guide in rejected] == [False, True, True]
 
 
 def test_a_guide_that_ran_out_of_time_is_compiled_again(fresh, monkeypatch):
@@ -184,7 +184,7 @@ def test_an_answer_with_a_full_automaton_is_correct_or_fails(fresh):
     expected, outcomes = seen(fresh.matcher(LOOPS, [END]), answer), []
     for limit in range(36, 66, 2):
         fresh._limits = LLParserLimits(max_lexer_states=limit)
-        fresh._refusals.clear()
+        fresh._rejections.clear()
         fresh._automata.clear()
         try:
             said = seen(fresh.matcher(LOOPS, [END]), answer)

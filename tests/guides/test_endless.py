@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from small_guides import fits, refusal
+from small_guides import fits, rejection
 
 SELF = {"$ref": "#/$defs/self"}
 TEXT = {"type": "string"}
@@ -30,7 +30,7 @@ def required(**properties):
 def test_a_schema_without_finite_values_is_rejected(endless):
     for whole in ({**SELF, "$defs": {"self": endless}}, required(a={"$ref": "#/$defs/a"})):
         whole["$defs"] = {"self": endless, "a": SELF}
-        assert refusal("json_schema", json.dumps(whole)) == "no text matches it"
+        assert rejection("json_schema", json.dumps(whole)) == "no text matches it"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import jsonschema
 import pytest
-from small_guides import fits, matcher, refusal
+from small_guides import fits, matcher, rejection
 
 MESSAGE = (
     "uniqueItems can be enforced only for a few constants; remove it, or remove 'strict' to allow "
@@ -52,7 +52,7 @@ def test_unenforceable_unique_items_are_rejected_only_if_strict():
     schema = {"type": "object", "properties": {"tags": unique({"type": "string"})}}
     assert fits("json_schema", json.dumps(schema), '{"tags": ["x", "y"]}')
     strict = {**schema, "x-guidance": {"strict": True}}
-    assert refusal("json_schema", json.dumps(strict)) == MESSAGE
+    assert rejection("json_schema", json.dumps(strict)) == MESSAGE
     one = unique({"type": "string"}, maxItems=1)
     assert fits("json_schema", json.dumps({**one, "x-guidance": {"strict": True}}), '["x"]')
 

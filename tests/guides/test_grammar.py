@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_guides import fits, matcher, refusal
+from small_guides import fits, matcher, rejection
 
 from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideError
@@ -57,12 +57,12 @@ def test_unrelated_schema_options_keep_the_default_whitespace():
 )
 def test_schema_options_cannot_disable_checks(schema, reason):
     loose = {**schema, "x-guidance": {"lenient": True, "coerce_one_of": True}}
-    assert reason in refusal("json_schema", json.dumps(loose))
+    assert reason in rejection("json_schema", json.dumps(loose))
 
 
 def test_an_ambiguous_one_of_is_rejected_with_advice():
     one_of = {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}
-    assert refusal("json_schema", json.dumps(one_of)) == (
+    assert rejection("json_schema", json.dumps(one_of)) == (
         "oneOf constraints are not supported if one value may match two of them; distinguish "
         "them by a constant, or use anyOf"
     )
@@ -88,16 +88,16 @@ def test_a_choice_accepts_exactly_the_listed_texts(choices, data):
 
 @pytest.mark.parametrize("text", ["yes", '{"yes": 1}', '["yes", 1]', '["yes", ""]', "[" * 10_000])
 def test_invalid_choices_are_rejected(text):
-    assert refusal("choice", text) == (
+    assert rejection("choice", text) == (
         'choices must be a JSON list of non-empty strings, such as ["yes", "no"]'
     )
 
 
 def test_the_number_of_choices_is_limited():
-    assert refusal("choice", "[]") == f"there must be between 1 and {MAX_CHOICES} choices; got 0"
+    assert rejection("choice", "[]") == f"there must be between 1 and {MAX_CHOICES} choices; got 0"
     many = [str(n) for n in range(MAX_CHOICES)]
     assert fits("choice", json.dumps(many), "9999")
-    assert "choices; got 10001" in refusal("choice", json.dumps([*many, "more"]))
+    assert "choices; got 10001" in rejection("choice", json.dumps([*many, "more"]))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_number_of_choices_is_limited():
     ],
 )
 def test_invalid_guides_are_rejected_in_one_line(kind, text, reason):
-    assert reason in refusal(kind, text)
+    assert reason in rejection(kind, text)
 
 
 BOUNDS = [
@@ -132,7 +132,7 @@ BOUNDS = [
 def test_number_bounds_that_the_library_misreads_are_rejected(bounds, where):
     number = {"type": "number", **bounds}
     whole = number if where == "whole" else {"items": {where: {"properties": number}}}
-    got = refusal("json_schema", json.dumps(whole))
+    got = rejection("json_schema", json.dumps(whole))
     assert "must be at least 1 away from the other bound" in got
 
 
@@ -150,7 +150,7 @@ COMBINED = [
 
 @pytest.mark.parametrize("combined", COMBINED, ids=json.dumps)
 def test_misread_bounds_across_combined_schemas_are_rejected(combined):
-    got = refusal("json_schema", json.dumps({**combined, "$defs": {"high": HIGH}}))
+    got = rejection("json_schema", json.dumps({**combined, "$defs": {"high": HIGH}}))
     assert got.endswith("if they are integers; got 1 and 1.5")
 
 
@@ -216,7 +216,7 @@ def test_ebnf_can_have_unicode_escapes(rule):
     "text", ["root ::= (" * 50_000, "root", "a ::= b", "root ::= " + "b" * 9999, "\x00"]
 )
 def test_invalid_ebnf_is_rejected(text):
-    reason = refusal("ebnf_grammar", text)
+    reason = rejection("ebnf_grammar", text)
     assert reason.startswith("it must be EBNF in llama.cpp's dialect (GBNF): ")
     assert len(reason) < 400
 
@@ -236,7 +236,7 @@ def test_literal_text_in_a_grammar_can_contain_json_markers(rule, text):
 
 
 def test_errors_refer_to_lines_of_the_clients_grammar():
-    reason = refusal("lark_grammar", 'start: other %json {\n"type":\n"null"}\nother: nothing')
+    reason = rejection("lark_grammar", 'start: other %json {\n"type":\n"null"}\nother: nothing')
     assert reason.startswith("at 4(8)")
 
 
@@ -274,7 +274,7 @@ def test_numbers_with_bounds_have_no_exponent(bounds):
 
 
 def test_an_error_about_special_tokens_shows_their_names():
-    error = refusal("lark_grammar", 'start: "a" <thought>')
+    error = rejection("lark_grammar", 'start: "a" <thought>')
     assert 'unknown special token: "<thought>"' in error
     assert "<tool call>" in error
     assert not re.search("[0-9a-f]{32}", error)

@@ -6,10 +6,10 @@ from decimal import Decimal
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from small_guides import fits, matcher, refusal
+from small_guides import fits, matcher, rejection
 
 from tandem.guides.errors import GuideError
-from tandem.guides.refusals import keywords_of
+from tandem.guides.rejections import keywords_of
 
 COMMON = (
     "multipleOf of combined schemas must have a least common multiple of at most 65535 units in "
@@ -25,12 +25,12 @@ def multiples(divisor):
 def test_a_divisor_with_too_many_digits_is_rejected(divisor):
     number = Decimal(repr(divisor))
     got = f"multipleOf has too many digits; got {number}; use at most 8, including zeros"
-    assert refusal("json_schema", multiples(divisor)) == got
+    assert rejection("json_schema", multiples(divisor)) == got
 
 
 @pytest.mark.parametrize("divisor", [0.07, 0.57, 1.005])
 def test_a_divisor_that_the_library_would_round_is_rejected(divisor):
-    reason = refusal("json_schema", multiples(divisor))
+    reason = rejection("json_schema", multiples(divisor))
     assert reason.startswith("Value for 'multipleOf' has too many digits")
     assert keywords_of(reason) == ["multipleOf"]
 
@@ -38,7 +38,7 @@ def test_a_divisor_that_the_library_would_round_is_rejected(divisor):
 @pytest.mark.parametrize("divisor", [0, -1, -0.5, 0.0])
 def test_a_divisor_must_be_greater_than_0(divisor):
     got = f"multipleOf must be greater than 0; got {divisor}"
-    assert refusal("json_schema", multiples(divisor)) == got
+    assert rejection("json_schema", multiples(divisor)) == got
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,9 @@ def test_a_divisor_must_be_greater_than_0(divisor):
     ids=json.dumps,
 )
 def test_a_common_multiple_that_overflows_is_rejected(combined):
-    assert refusal("json_schema", json.dumps({"type": ["integer", "object"], **combined})) == COMMON
+    assert (
+        rejection("json_schema", json.dumps({"type": ["integer", "object"], **combined})) == COMMON
+    )
 
 
 def test_a_common_multiple_that_fits_is_enforced():

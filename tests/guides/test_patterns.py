@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from schema_guides import drawn, refused
+from schema_guides import drawn, rejected
 from schemas import complaint
 from small_guides import fits, matcher
 
@@ -22,8 +22,8 @@ from tandem.guides.patterns import exclude_nul
 )
 def test_a_pattern_with_set_operators_inside_brackets_is_rejected(pattern, sign):
     got = f"pattern {pattern!r} has '{sign}' inside brackets; escape it with backslashes"
-    assert refused({"type": "string", "pattern": pattern}) == got
-    assert refused({"patternProperties": {pattern: {}}}) == got
+    assert rejected({"type": "string", "pattern": pattern}) == got
+    assert rejected({"patternProperties": {pattern: {}}}) == got
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_pattern_with_set_operators_inside_brackets_is_rejected(pattern, sign)
 )
 def test_a_pattern_with_flags_that_only_rust_has_is_rejected(pattern, flags):
     got = f"pattern {pattern!r} has flags '{flags}'; only i, m and s are supported"
-    assert refused({"type": "string", "pattern": pattern}) == got
+    assert rejected({"type": "string", "pattern": pattern}) == got
 
 
 @pytest.mark.parametrize("pattern", ["(?i)a", "(?:a)", "(?P<x>a)", "[(?x]", r"\(?", "(?<xu>a)"])
@@ -40,7 +40,7 @@ def test_a_pattern_with_ordinary_flags_or_groups_is_accepted(pattern):
 
 
 def test_set_operators_after_an_apparent_flag_are_rejected():
-    assert "'--' inside brackets" in refused({"type": "string", "pattern": "[(?a--b]"})
+    assert "'--' inside brackets" in rejected({"type": "string", "pattern": "[(?a--b]"})
 
 
 def test_a_pattern_with_unclosed_properties_takes_linear_time():

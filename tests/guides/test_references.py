@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from small_guides import fits, refusal
+from small_guides import fits, rejection
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_reference_resolves_a_name_in_every_encoding(name, spelled):
     "reference", ["#/$defs/a%zz", "#/$defs/b", "#/$defs/\ud800", "#b", "other.json", "#/$defs/a#b"]
 )
 def test_a_reference_without_a_target_is_rejected(reference):
-    assert refusal("json_schema", json.dumps({"$ref": reference, "$defs": {"a": {}}}))
+    assert rejection("json_schema", json.dumps({"$ref": reference, "$defs": {"a": {}}}))
 
 
 DATA = {"type": "string", "pattern": '^[^"]$'}
@@ -58,7 +58,7 @@ DATA = {"type": "string", "pattern": '^[^"]$'}
 def test_a_reference_to_data_is_rejected(reference, keyword):
     a = {"const": DATA, "enum": [DATA], "default": {"x": DATA}, "examples": [DATA]}
     whole = {"$id": "https://example.org/whole.json", "properties": {"a": a}, "$defs": DATA}
-    assert refusal("json_schema", json.dumps({**whole, "items": {"$ref": reference}})) == (
+    assert rejection("json_schema", json.dumps({**whole, "items": {"$ref": reference}})) == (
         f"'$ref' must refer to a schema; {reference!r} refers to data in '{keyword}'; move it to "
         "'$defs'"
     )
@@ -90,4 +90,4 @@ def test_a_reference_resolves_an_anchor():
     both = {"properties": {"b": {"const": 2}}, "allOf": [anchored], "type": "object", **defined}
     assert fits("json_schema", json.dumps(both), '{"b": 2, "n": 1}')
     assert not fits("json_schema", json.dumps(both), '{"b": 2, "c": 1}')
-    assert refusal("json_schema", json.dumps({"$ref": "#none"})) == "Anchor 'none' does not exist"
+    assert rejection("json_schema", json.dumps({"$ref": "#none"})) == "Anchor 'none' does not exist"

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scale import first_of
-from schema_guides import drawn, refused
-from schemas import REFUSED, complaint, schema_of
-from small_guides import fits, matcher, refusal
+from schema_guides import drawn, rejected
+from schemas import REJECTED, complaint, schema_of
+from small_guides import fits, matcher, rejection
 
 from tandem.guides.errors import GuideError
-from tandem.guides.refusals import keywords_of
+from tandem.guides.rejections import keywords_of
 
 
 @pytest.mark.parametrize("schemas", first_of(40, 200))
@@ -26,13 +26,13 @@ def test_output_sampled_with_masks_is_valid(schemas):
     assert not any(wrong), [why for why in wrong if why][:5]
 
 
-@pytest.mark.parametrize("keyword", REFUSED)
+@pytest.mark.parametrize("keyword", REJECTED)
 def test_unsupported_keywords_are_rejected(keyword):
     with pytest.raises(GuideError) as caught:
-        matcher("json_schema", json.dumps(REFUSED[keyword]))
+        matcher("json_schema", json.dumps(REJECTED[keyword]))
     assert keywords_of(str(caught.value))[0] == keyword
     with pytest.raises(GuideError) as caught:
-        matcher("lark_grammar", f"start: %json {json.dumps(REFUSED[keyword])}")
+        matcher("lark_grammar", f"start: %json {json.dumps(REJECTED[keyword])}")
     assert keywords_of(str(caught.value))[0] == keyword
 
 
@@ -193,7 +193,7 @@ LONG_NUMBERS = [
 @pytest.mark.parametrize("number", LONG_NUMBERS)
 def test_a_constant_that_the_library_would_round_is_rejected(number):
     for keyword, value in (("const", number), ("enum", [0, [{"a": number}]])):
-        assert refused({keyword: value}) == (
+        assert rejected({keyword: value}) == (
             f"numbers of '{keyword}' must be exact in floating point (at most 15 digits); "
             f"got {number!r}"
         )
@@ -212,7 +212,7 @@ def test_a_constant_that_the_library_would_round_is_rejected(number):
 )
 def test_a_bound_that_the_library_would_round_is_rejected(schema):
     keyword = next(iter(schema))
-    assert refused({"type": "integer", **schema}).startswith(
+    assert rejected({"type": "integer", **schema}).startswith(
         f"numbers of '{keyword}' must be exact in floating point"
     )
 
@@ -221,7 +221,7 @@ def test_a_bound_that_the_library_would_round_is_rejected(schema):
 @pytest.mark.parametrize("number", [float("1e400"), -math.inf])
 def test_an_infinite_number_is_rejected(keyword, number):
     message = f"numbers of a JSON schema must be finite; got {number}"
-    assert refused({"properties": {"a": {keyword: number}}}) == message
+    assert rejected({"properties": {"a": {keyword: number}}}) == message
 
 
 @given(
@@ -261,7 +261,7 @@ def test_bounds_can_be_large_64_bit_integers(largest):
     ids=json.dumps,
 )
 def test_prefix_items_that_the_library_ignores_are_rejected(others):
-    assert refused({"prefixItems": [{"type": "integer"}], **others}) == (
+    assert rejected({"prefixItems": [{"type": "integer"}], **others}) == (
         "prefixItems isn't supported together with additionalItems or a list in 'items'; "
         "set 'items' to one schema for the remaining items"
     )
@@ -306,7 +306,7 @@ def test_a_count_can_be_written_as_a_float(schema, right, wrong):
 
 @pytest.mark.parametrize("count", [2.5, -1, -1.0, 1e30, "2", True])
 def test_an_invalid_count_is_rejected(count):
-    message = refusal("json_schema", json.dumps({"type": "string", "maxLength": count}))
+    message = rejection("json_schema", json.dumps({"type": "string", "maxLength": count}))
     assert message.startswith("Expected positive integer for 'maxLength', got ")
 
 

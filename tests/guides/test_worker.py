@@ -98,9 +98,9 @@ def test_a_guide_that_takes_too_long_to_compile_is_rejected_permanently(name, fr
     fresh._workers[1].cpu_seconds = 0.5
     monkeypatch.setattr(compiler_module, "ATTEMPT_SECONDS", (0.1, 0.5))
     guide = Guide(*ENDLESS[name])
-    with pytest.raises(GuideError, match=r"longer than 0\.5 s to compile") as refused:
+    with pytest.raises(GuideError, match=r"longer than 0\.5 s to compile") as rejected:
         fresh.matcher(guide, [END])
-    assert refused.type is GuideError
+    assert rejected.type is GuideError
     assert fresh.has(guide)
 
 
@@ -207,7 +207,7 @@ for guide in json.loads(sys.stdin.readline()):
     try:
         compiler.matcher(Guide(*guide), [2])
     except GuideError as error:
-        print("refused:", error, flush=True)
+        print("rejected:", error, flush=True)
     else:
         print("compiled", flush=True)
 """
@@ -227,8 +227,8 @@ def loop(tokenizer_dir, *guides):
 def test_workers_compile_guides_if_the_loop_ignores_sigchld(tokenizer_dir):
     with loop(tokenizer_dir, SMALL, CRASHING["references"], ("choice", '["a"]')) as process:
         lines = process.stdout.read().splitlines()
-    refused = "refused: it is too deep or too large to compile; send a simpler one"
-    assert lines == ["compiled", refused, "compiled"]
+    rejected = "rejected: it is too deep or too large to compile; send a simpler one"
+    assert lines == ["compiled", rejected, "compiled"]
 
 
 def test_workers_end_with_their_loop(tokenizer_dir):

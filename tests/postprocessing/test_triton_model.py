@@ -53,11 +53,11 @@ def error(response):
 
 def test_a_failed_request_does_not_affect_others(model):
     too_long = np.array([[len(IDS) + 1]], np.int32)
-    answered, refused, failed = model.execute(
+    answered, rejected, failed = model.execute(
         [tokens(), tokens(SEQUENCE_LENGTH=too_long), tokens(TOKENS_BATCH=None)]
     )
     assert arrays(answered) == {"OUTPUT": [b"The dog"]}
-    line, code = error(refused)
+    line, code = error(rejected)
     assert line.startswith("INVALID_ARG: SEQUENCE_LENGTH")
     assert code == pb_utils.TritonError.INVALID_ARG
     assert error(failed) == (

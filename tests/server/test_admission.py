@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from benchmarks.soak.processes import is_at_rest
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
-from entries import OUTPUTS, refusal, stream, streaming
+from entries import OUTPUTS, rejection, stream, streaming
 from live_triton import eventually
 from metrics import Change, computed, scrape, total
 
@@ -67,7 +67,7 @@ def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
     with Crowd(emulated, present) as crowd, emulated.faults.inject("preprocessing", "hold"):
         asked = crowd.ask([f"prompt {n}" for n in range(present)])
         assert eventually(lambda: waiting(emulated) == present)
-        line = refusal(emulated, "bls", "one more", max_tokens=4)
+        line = rejection(emulated, "bls", "one more", max_tokens=4)
         counts = f"0 sequences are running and {present} are waiting"
         assert line.startswith(f"overloaded: the server is full: {counts}")
         emulated.faults.end("preprocessing")

@@ -36,7 +36,7 @@ def generate(server, *arguments):
     return run("generate", server, *arguments)
 
 
-def refused(capsys, *arguments):
+def rejected(capsys, *arguments):
     """Return the one-line error of a command that must fail."""
     assert command.main(list(arguments)) == 1
     shown = capsys.readouterr()
@@ -182,7 +182,7 @@ def test_bench_names_what_the_server_lacks(emulated, capsys):
     url = emulated.grpc_url
     assert run("bench", emulated, *FEWEST, "--model", "bls", "--drafter", "prompt_lookup") == 0
     assert "no latencies: 'bls' doesn't stream" in capsys.readouterr().err
-    assert refused(capsys, "bench", "--url", url, *FEWEST, "--drafter", "oracle") == (
+    assert rejected(capsys, "bench", "--url", url, *FEWEST, "--drafter", "oracle") == (
         "--drafter must be one of draft_model, prompt_lookup, hybrid, repeat, faulty, none for "
         f"{url}; got oracle"
     )
@@ -197,11 +197,11 @@ def test_the_error_for_an_unknown_entry_lists_the_served_entries(emulated, capsy
     url = emulated.grpc_url
     prompt = ["x"] if verb == "generate" else []
     entries = f"{url} has bls, bls_stream, ensemble"
-    assert refused(capsys, verb, *prompt, "--url", url, "--model", "blss") == (
+    assert rejected(capsys, verb, *prompt, "--url", url, "--model", "blss") == (
         f"no entry 'blss'; {entries}"
     )
     if prompt:
-        assert refused(capsys, verb, *prompt, "--url", url, "--model", "target") == (
+        assert rejected(capsys, verb, *prompt, "--url", url, "--model", "target") == (
             f"'target' isn't an entry: it has no text input; {entries}"
         )
 
@@ -209,7 +209,7 @@ def test_the_error_for_an_unknown_entry_lists_the_served_entries(emulated, capsy
 def test_the_error_for_a_wrong_port_names_its_kind(emulated, capsys):
     metrics = emulated.metrics_url.removeprefix("http://").partition("/")[0]
     for url, kind in ((emulated.http_url, "Triton's HTTP port"), (metrics, "an HTTP port")):
-        assert refused(capsys, "generate", "x", "--url", url) == (
+        assert rejected(capsys, "generate", "x", "--url", url) == (
             f"{url} is {kind}; set --url to the gRPC port, such as 127.0.0.1:8001"
         )
 

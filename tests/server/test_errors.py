@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as client
 from benchmarks.soak.processes import is_at_rest
-from entries import ask_one, inputs, refusal, streaming, tensor
+from entries import ask_one, inputs, rejection, streaming, tensor
 from live_triton import eventually
 from metrics import total
 from tritonclient.utils import InferenceServerException
@@ -65,7 +65,7 @@ def at_rest(request):
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
 def test_the_error_names_an_invalid_value(server, model, values, message):
-    text = refusal(server, model, **{"prompts": "x", "max_tokens": 4, **values})
+    text = rejection(server, model, **{"prompts": "x", "max_tokens": 4, **values})
     assert "\n" not in text
     assert "Traceback" not in text
     assert re.search(message, text), text
@@ -130,9 +130,9 @@ def through_the_gateway(url, **fields):
     request = urllib.request.Request(
         f"{url}/v1/completions", body, {"content-type": "application/json"}
     )
-    with pytest.raises(urllib.error.HTTPError) as refused:
+    with pytest.raises(urllib.error.HTTPError) as rejected:
         urllib.request.urlopen(request)
-    with refused.value as answer:
+    with rejected.value as answer:
         error = json.loads(answer.read())["error"]
         return answer.code, error["code"], answer.headers["retry-after"]
 
@@ -228,4 +228,4 @@ def test_the_error_names_unsupported_inputs(full, gateway):
             assert line.startswith("model 'target' failed: repetition_penalty")
     guide = {"guided_decoding_guide_type": "json", "guided_decoding_guide": "x"}
     line = "'guided_decoding_guide_type' isn't supported by this deployment: its profile sets"
-    assert line in refusal(full, "bls", max_tokens=4, **guide)
+    assert line in rejection(full, "bls", max_tokens=4, **guide)

@@ -246,11 +246,11 @@ def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(fallibl
     with fallible(admission={"max_requests": 1}) as server:
         for entry in ("bls", "ensemble"):
             with no_more_shared_memory(server, "bls_stream"):
-                with pytest.raises(InferenceServerException) as refused:
+                with pytest.raises(InferenceServerException) as rejected:
                     logits_of(server, entry)
-                assert refused.value.status() == "StatusCode.INTERNAL"
+                assert rejected.value.status() == "StatusCode.INTERNAL"
                 line = "the answer can't be sent: it doesn't fit"
-                assert refused.value.message().startswith(line)
+                assert rejected.value.message().startswith(line)
                 assert ask_one(server, entry, "x", max_tokens=4).finish_reason == "length"
                 with streaming(server, "def leave(", max_tokens=400, end_id=-1) as chunks:
                     next(chunks)

@@ -115,9 +115,9 @@ def test_the_model_list_contains_tandems_entries(client):
 def test_errors_have_openais_exception_types(client):
     with pytest.raises(openai.BadRequestError, match="unknown field 'max_tokenz'"):
         complete(client, "x", extra_body={"max_tokenz": 1})
-    with pytest.raises(openai.BadRequestError) as refused:
+    with pytest.raises(openai.BadRequestError) as rejected:
         complete(client, "x", max_tokens=5000)
-    assert refused.value.code == "context_length_exceeded"
+    assert rejected.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match=r"drafter must be one of .*; got 'guess'"):
         complete(client, "x", extra_body={"drafter": "guess"})
     with pytest.raises(openai.BadRequestError, match=r"drafter must be one of .*; got 'guess'"):

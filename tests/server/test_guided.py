@@ -8,20 +8,20 @@ import lark
 import numpy as np
 import pytest
 import tritonclient.grpc as client
-from entries import OUTPUTS, ask_one, inputs, joined, read, refusal, said, stream, tensor
+from entries import OUTPUTS, ask_one, inputs, joined, read, rejection, said, stream, tensor
 from library_masks import Masked
 from live_triton import eventually
 from metrics import scrape
 from prompts import COMPLETIONS
 from scale import first_of
-from schemas import REFUSED, complaint, schema_of
+from schemas import REJECTED, complaint, schema_of
 from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry
 from tandem.contract.guide import Guide
 from tandem.guides.grammar import make_grammar
 
-REFUSED_GUIDES = "tandem_guides_refused_total"
+REJECTED_GUIDES = "tandem_guides_refused_total"
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "hybrid")
 AT_ONCE = 16
 # First seeds of the random schemas.
@@ -231,13 +231,15 @@ def test_a_guided_stream_marks_forced_tokens_and_contains_the_whole_text(server)
 def test_an_unsupported_schema_is_rejected_in_one_line_and_counted(emulated):
     def counts():
         samples = scrape(emulated).items()
-        refused = [(dict(at)["keyword"], n) for (name, at), n in samples if name == REFUSED_GUIDES]
-        return {keyword: sum(n for k, n in refused if k == keyword) for keyword in REFUSED}
+        rejected = [
+            (dict(at)["keyword"], n) for (name, at), n in samples if name == REJECTED_GUIDES
+        ]
+        return {keyword: sum(n for k, n in rejected if k == keyword) for keyword in REJECTED}
 
     before = counts()
-    for schema in REFUSED.values():
+    for schema in REJECTED.values():
         for model in ("bls", "bls_stream"):
-            message = refusal(emulated, model, max_tokens=9, **by_schema(schema))
+            message = rejection(emulated, model, max_tokens=9, **by_schema(schema))
             assert "input 'guided_decoding_guide': " in message
             assert "\n" not in message
     assert eventually(

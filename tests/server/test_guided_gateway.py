@@ -87,15 +87,15 @@ def test_all_sampled_answers_of_a_request_fit_the_schema(client):
 )
 def test_invalid_guides_are_reported_as_openai_errors(server, client, guide, line):
     for stream in (False, True):
-        with pytest.raises(openai.BadRequestError) as refused:
+        with pytest.raises(openai.BadRequestError) as rejected:
             client.completions.create(
                 model="bls_stream", prompt="x", max_tokens=5, stream=stream, extra_body=guide
             )
         [field] = guide
-        assert refused.value.body["message"].startswith(f"{field}: ")
-        assert line in refused.value.message
-        assert (refused.value.param, refused.value.code) == (field, "invalid_guide")
-        assert "\n" not in refused.value.body["message"]
+        assert rejected.value.body["message"].startswith(f"{field}: ")
+        assert line in rejected.value.message
+        assert (rejected.value.param, rejected.value.code) == (field, "invalid_guide")
+        assert "\n" not in rejected.value.body["message"]
     assert ask_one(server, "bls", "x", max_tokens=2).text
 
 

@@ -53,11 +53,11 @@ def start(models, **options):
     return TritonServer(models, thread_pool_size=8, **options)
 
 
-def refusal(models, **options):
+def rejection(models, **options):
     """Return the one-line error of a server that can't start."""
-    with pytest.raises(TandemError) as refused:
+    with pytest.raises(TandemError) as rejected:
         start(models, **options).start()
-    text = str(refused.value)
+    text = str(rejected.value)
     assert "\n" not in text
     if "log: " in text:
         Path(text.rpartition("log: ")[2]).unlink()
@@ -67,14 +67,14 @@ def refusal(models, **options):
 def test_a_repository_path_with_a_space_is_rejected_immediately(tmp_path):
     """With such a path, Triton would wait for its Python models forever."""
     write_model(tmp_path / "a b", "echo")
-    assert refusal(tmp_path / "a b") == (
+    assert rejection(tmp_path / "a b") == (
         f"Triton can't serve a path with a space: {tmp_path / 'a b'}; if Tandem created it, set "
         "TMPDIR or XDG_CACHE_HOME"
     )
 
 
 def test_the_startup_timeout_error_names_models_that_are_not_ready(models):
-    assert refusal(models, startup_timeout=0.01).partition("; log: ")[0] == (
+    assert rejection(models, startup_timeout=0.01).partition("; log: ")[0] == (
         "Triton isn't ready after 0.01 s, waiting for echo; raise timeouts.startup if it needs "
         "longer"
     )
@@ -166,21 +166,21 @@ def test_a_killed_starter_or_guard_leaves_no_processes_or_files(models, victim):
 )
 def test_the_error_names_a_model_that_fails_to_load_and_the_reason(models, initialize, reason):
     write_model(models, "broken", initialize=initialize)
-    assert refusal(models).startswith(f"model 'broken' failed to load: {reason}")
+    assert rejection(models).startswith(f"model 'broken' failed to load: {reason}")
 
 
 def test_the_error_names_a_wrong_repository_or_a_busy_port(models, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
-        text = refusal(models, ports=Ports(0, port, 0))
+        text = rejection(models, ports=Ports(0, port, 0))
     assert text == (
         f"can't listen on 127.0.0.1:{port} (grpc): Address already in use; "
         "use --grpc-port 0, or another --address"
     )
     (models / "echo" / "config.pbtxt").write_text("nonsense")
-    assert "'echo'" in refusal(models)
+    assert "'echo'" in rejection(models)
     (empty := tmp_path / "empty").mkdir()
-    assert refusal(empty) == f"{empty} has no models (no */config.pbtxt)"
+    assert rejection(empty) == f"{empty} has no models (no */config.pbtxt)"
 
 
 def test_another_port_is_used_if_one_was_taken_during_startup(models, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import standin
 import yaml
 from checkpoints import LLAMA, write_adapter_of, write_empty, write_tokenizer
-from entries import ask, ask_one, refusal, stream
+from entries import ask, ask_one, rejection, stream
 from metrics import Change
 
 from tandem.tools.profiles import deployment
@@ -98,4 +98,4 @@ def test_requests_name_adapters_that_the_engine_applies_with_its_drafts(server):
     ],
 )
 def test_unsupported_inputs_are_rejected(server, asked, words):
-    assert words in refusal(server, "bls", max_tokens=8, **asked)
+    assert words in rejection(server, "bls", max_tokens=8, **asked)

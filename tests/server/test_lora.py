@@ -4,7 +4,7 @@ import pytest
 import yaml
 from adapters import generate
 from checkpoints import write_adapter, write_pair
-from entries import ask_one, refusal
+from entries import ask_one, rejection
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
@@ -71,7 +71,7 @@ def test_a_seed_gives_the_same_output_with_every_drafter(adapted):
 
 
 def test_the_error_for_an_unknown_adapter_lists_the_known_adapters(adapted):
-    assert refusal(adapted[0], "bls", **asked("sq")) == (
+    assert rejection(adapted[0], "bls", **asked("sq")) == (
         "input 'lora_name': 'sq' isn't known; choose one of: legal, sql"
     )
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from checkpoints import write_empty, write_tokenizer
 from crowd import ask
-from entries import ask_one, refusal
+from entries import ask_one, rejection
 from live_triton import KilledServer, alive, eventually, leftovers
 from scale import first_of
 
@@ -159,7 +159,7 @@ def test_clients_send_an_adapter_once_and_then_its_id(plugged, model):
     task_id = 2**63 + len(model)
     base = ask_one(plugged, "ensemble", PROMPT, max_tokens=40, end_id=-1).ids
     options = {"max_tokens": 40, "end_id": -1}
-    missing = refusal(plugged, model, PROMPT, **options, lora_task_id=task_id)
+    missing = rejection(plugged, model, PROMPT, **options, lora_task_id=task_id)
     assert f"LoRA task {task_id} not found in cache. Please send LoRA weights" in missing
     sent = ask_one(plugged, model, PROMPT, **options, **adapter(task_id, 7)).ids
     named = ask_one(plugged, model, PROMPT, **options, lora_task_id=task_id)

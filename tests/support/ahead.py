@@ -18,7 +18,7 @@ def request_of(**changes) -> Request:
 
 requests = requests_of(request_of, drafters=["draft_model", "hybrid"], max_min_tokens=20)
 fates = st.lists(
-    st.sampled_from(["in time", "in time", "in time", "late", "failed", "refused"]),
+    st.sampled_from(["in time", "in time", "in time", "late", "failed", "rejected"]),
     min_size=1,
     max_size=5,
 ).map(tuple)

@@ -79,10 +79,10 @@ def request_of(**values):
     return prompt(**values).request
 
 
-def refusal(**values):
-    with pytest.raises(BadRequest) as refused:
+def rejection(**values):
+    with pytest.raises(BadRequest) as rejected:
         prompt(**values)
-    text = str(refused.value)
+    text = str(rejected.value)
     assert "\n" not in text
     assert len(text) < 400
     return text

@@ -268,7 +268,7 @@ class Healthy:
         """Raise the error, because simulated calls never fail."""
         raise error
 
-    refused = failed
+    rejected = failed
 
 
 class StepsAhead:

@@ -207,7 +207,7 @@ def chunks_from(arrived):
             return
 
 
-def refusal(server, model, prompts="x", **values):
+def rejection(server, model, prompts="x", **values):
     """Return the error message of a request that must fail."""
     send = stream if model == "bls_stream" else partial(ask, model=model)
     try:

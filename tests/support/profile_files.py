@@ -36,10 +36,10 @@ def load(folder: Path, content: dict[str, Any] | str) -> Deployment:
     return deployment.load(path)
 
 
-def refusal(folder: Path, content: dict[str, Any] | str) -> str:
+def rejection(folder: Path, content: dict[str, Any] | str) -> str:
     """Return the one-line error of an invalid profile, without the folder's path."""
-    with pytest.raises(TandemError) as refused:
+    with pytest.raises(TandemError) as rejected:
         load(folder, content)
-    text = str(refused.value)
+    text = str(rejected.value)
     assert "\n" not in text
     return text.replace(f"{folder}/", "")

@@ -34,7 +34,7 @@ def drawn(schema, seed, wishes=(), kind="json_schema"):
     return None
 
 
-def refused(schema):
+def rejected(schema):
     """Return the error of a schema, which is the same alone, in a grammar, and by reference."""
     errors = []
     for whole in (schema, {"items": schema}, {"$ref": "#/x", "x": schema}):

@@ -244,7 +244,7 @@ class _Maker:
 _TEXT: Schema = {"type": "string"}
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
 # Rejected schemas, by the keyword with which the server counts the rejection.
-REFUSED: dict[str, Schema] = {
+REJECTED: dict[str, Schema] = {
     "oneOf": {"oneOf": [_NUMBER, {"type": "integer", "maximum": 5}]},
     "not": {"not": _TEXT},
     "uniqueItems": {

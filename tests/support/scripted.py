@@ -21,7 +21,7 @@ from tandem.bls.effects import (
     StartAhead,
     TextCall,
 )
-from tandem.bls.errors import EngineCallError, EngineRefused
+from tandem.bls.errors import EngineCallError, RejectedByEngine
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import EngineSettings, LoopSettings
@@ -166,7 +166,7 @@ def said(
 class Draft:
     """A draft engine that follows a script.
 
-    script: for each token, right (True), wrong (False) or an engine failure (None). refuses: reject
+    script: for each token, right (True), wrong (False) or an engine failure (None). rejects: reject
     every call.
     """
 
@@ -174,12 +174,12 @@ class Draft:
     script: tuple[bool | None, ...] = (True,)
     calls: list[EngineCall] = field(default_factory=list)
     drafted: int = 0
-    refuses: bool = False
+    rejects: bool = False
 
     def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
         self.calls.append(call)
-        if self.refuses:
-            raise EngineRefused("draft", "scripted refusal")
+        if self.rejects:
+            raise RejectedByEngine("draft", "scripted rejection")
         context, new = list(call.context), []
         banned = (END, 6) if call.ban_end_ids else ()
         for _ in range(call.max_new_tokens):
@@ -266,7 +266,7 @@ class Health:
 
     patience: int = 10**9
     failures: int = 0
-    refusals: int = 0
+    rejections: int = 0
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -277,8 +277,8 @@ class Health:
         self.failures += 1
         self.errors.append(str(error))
 
-    def refused(self, error: EngineRefused) -> None:
-        self.refusals += 1
+    def rejected(self, error: Exception) -> None:
+        self.rejections += 1
         self.errors.append(str(error))
 
 
@@ -312,7 +312,7 @@ def play(
 ) -> list[Chunk]:
     """Run a decoding, and return its chunks with their text.
 
-    ahead_fates: the results of drafting ahead, repeated in order: "in time", "late", "refused",
+    ahead_fates: the results of drafting ahead, repeated in order: "in time", "late", "rejected",
     "failed", or "no thread" if no thread is free to run it.
     """
     engines = {"target": target, "draft": draft}
@@ -359,8 +359,8 @@ class AheadCall:
 
     def settled(self, engines):
         """Run the steps and return their result."""
-        if self._fate == "refused":
-            raise EngineRefused("draft", "scripted refusal")
+        if self._fate == "rejected":
+            raise RejectedByEngine("draft", "scripted rejection")
         if self._fate == "failed":
             raise EngineCallError("draft", "scripted failure")
         if self._fate in ("late", "no thread"):

@@ -89,7 +89,7 @@ def fits(kind: str, guide: str, text: str) -> bool:
     return END in allowed(it.walk([]).masks[0])
 
 
-def refusal(kind: str, guide: str) -> str:
+def rejection(kind: str, guide: str) -> str:
     """Return the one-line error of a rejected guide."""
     with pytest.raises(GuideError) as caught:
         matcher(kind, guide)

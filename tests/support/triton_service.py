@@ -34,7 +34,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def __init__(self):
         self.code = None  # gRPC error code of all calls; None: calls succeed
-        self.refusal = None  # error that a stream sends before continuing
+        self.rejection = None  # error that a stream sends before continuing
         self.line = "why\nit failed"
         self.ready = True
         self.more = {}
@@ -77,8 +77,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
                 continue
             self.requests.append(request)
             yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7, 8]]], **self.more})
-            if self.refusal is not None:
-                yield service_pb2.ModelStreamInferResponse(error_message=self.refusal)
+            if self.rejection is not None:
+                yield service_pb2.ModelStreamInferResponse(error_message=self.rejection)
                 return
             if self.code is not None:
                 await context.abort(self.code, self.line)

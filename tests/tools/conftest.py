@@ -55,15 +55,15 @@ def changed(shipped):
 
 
 @pytest.fixture
-def refusal(changed):
+def rejection(changed):
     """A function that returns the one-line error of a changed profile, without the file name."""
 
-    def refuse(name, settings):
+    def reject(name, settings):
         path = changed(name, settings)
-        with pytest.raises(TandemError) as refused:
+        with pytest.raises(TandemError) as rejected:
             deployment.load(path)
-        text = str(refused.value)
+        text = str(rejected.value)
         assert "\n" not in text
         return text.removeprefix(f"{path}:").partition(": ")[2]
 
-    return refuse
+    return reject

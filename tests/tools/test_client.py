@@ -60,8 +60,8 @@ def test_a_local_server_is_reached_without_a_proxy(monkeypatch, url, here):
 
 def test_the_error_says_if_the_server_is_shutting_down(monkeypatch):
     connection = MagicMock()
-    refused = InferenceServerException("Server not ready")
-    connection.start_stream = lambda callback: callback(None, refused)
+    rejected = InferenceServerException("Server not ready")
+    connection.start_stream = lambda callback: callback(None, rejected)
     monkeypatch.setattr(client.grpc, "InferenceServerClient", lambda *_, **__: connection)
     with pytest.raises(TandemError, match="the server at here:8001 is shutting down"):
         Client("here:8001").answer("bls_stream", {})

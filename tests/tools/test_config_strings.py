@@ -53,7 +53,7 @@ def test_documented_config_strings_are_parsed(config, text, parts):
     ],
 )
 def test_an_error_names_the_wrong_part_and_shows_an_example(text, message):
-    with pytest.raises(TandemError) as refused:
+    with pytest.raises(TandemError) as rejected:
         parse(DraftTargetConfig, text)
-    assert message in str(refused.value)
-    assert str(refused.value).endswith('; example: "[4,[0],[1],True]"')
+    assert message in str(rejected.value)
+    assert str(rejected.value).endswith('; example: "[4,[0],[1],True]"')

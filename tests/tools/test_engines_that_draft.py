@@ -41,10 +41,10 @@ def parameters_of(planned):
     }
 
 
-def refusal(plan, **target):
-    with pytest.raises(TandemError) as refused:
+def rejection(plan, **target):
+    with pytest.raises(TandemError) as rejected:
         plan(**target)
-    text = str(refused.value)
+    text = str(rejected.value)
     assert "\n" not in text
     return text
 
@@ -137,13 +137,13 @@ def test_an_llmapi_target_can_run_without_speculation(plan):
     ],
 )
 def test_conflicting_settings_are_rejected_with_their_key(plan, target, words):
-    assert words in refusal(plan, kind="llmapi", **target)
+    assert words in rejection(plan, kind="llmapi", **target)
 
 
 def test_a_draft_model_with_another_vocabulary_is_rejected(plan, folder):
     write_tokenizer(folder / "target")
     write_tokenizer(folder / "draft", size=280)
-    assert "engines.target.draft.checkpoint" in refusal(
+    assert "engines.target.draft.checkpoint" in rejection(
         plan, kind="llmapi", draft={"checkpoint": "draft"}
     )
 

@@ -33,9 +33,9 @@ def planned(checkpoint, monkeypatch):
 
 def test_models_larger_than_memory_are_rejected_with_their_sizes(planned, monkeypatch):
     monkeypatch.setattr(fit, "free_memory", lambda: 2_000_000_000)
-    with pytest.raises(TandemError) as refused:
+    with pytest.raises(TandemError) as rejected:
         fit.fitting_kv_caches(planned, COUNTS)
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "the models need about 2.6 GB of memory (1.6 GB of weights and 17 MB for 1024 tokens in "
         "target, 4 MB of weights and 17 MB for 1024 tokens in draft), and 2.0 GB are free; use "
         "smaller models"

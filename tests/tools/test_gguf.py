@@ -33,10 +33,10 @@ def converted(cache, file):
     return gguf_module.convert_gguf(file)
 
 
-def refusal(call):
-    with pytest.raises(TandemError) as refused:
+def rejection(call):
+    with pytest.raises(TandemError) as rejected:
         call()
-    text = str(refused.value)
+    text = str(rejected.value)
     assert "\n" not in text
     return text
 
@@ -91,7 +91,7 @@ def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monk
 def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(range(256)) * 4)
-    text = refusal(lambda: find_model(str(broken)))
+    text = rejection(lambda: find_model(str(broken)))
     assert text.startswith(f"can't dequantize {broken}: ")
     assert len(text) < 500
     assert not [path for path in cache.glob("*broken*") if path.suffix != ".lock"]
@@ -99,7 +99,7 @@ def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
 
 def test_the_error_for_a_missing_package_names_the_extra(file, monkeypatch):
     monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
-    assert refusal(lambda: find_model(str(file))) == (
+    assert rejection(lambda: find_model(str(file))) == (
         f"can't read {file} without the package no-such-package; {install_extra('gguf')}"
     )
 
@@ -107,6 +107,6 @@ def test_the_error_for_a_missing_package_names_the_extra(file, monkeypatch):
 def test_one_part_of_a_split_model_is_rejected(tmp_path):
     part = tmp_path / "big-00001-of-00002.gguf"
     part.write_bytes(b"GGUF")
-    assert "is one part of a split model; merge the parts first" in refusal(
+    assert "is one part of a split model; merge the parts first" in rejection(
         lambda: find_model(str(part))
     )

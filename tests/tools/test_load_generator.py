@@ -66,24 +66,24 @@ def test_the_first_variant_alternates_in_a_single_stream(asked):
     ]
 
 
-@pytest.mark.parametrize("refused", [0, 1])
-def test_other_streams_end_early_if_one_stream_is_rejected(asked, monkeypatch, refused):
+@pytest.mark.parametrize("rejected", [0, 1])
+def test_other_streams_end_early_if_one_stream_is_rejected(asked, monkeypatch, rejected):
     """If they continued, the error would appear only after all remaining requests."""
     asks, waits = threading.Event(), threading.Event()
 
-    class Refusing(ScriptedClient):
+    class Rejecting(ScriptedClient):
         def answer(self, model, inputs):
             if len(asked) < 6:  # priming
                 return super().answer(model, inputs)
             asked.append(inputs)
-            if self.url == "refused":
+            if self.url == "rejected":
                 assert asks.wait(30)
                 raise TandemError("no")
             asks.set()
             assert waits.wait(30)
             return Answer("x", 1, AnswerTotals(1, 0, 0), "length", 1.0, {})
 
-    clients = iter([Refusing("refused" if number == refused else "other") for number in (0, 1)])
+    clients = iter([Rejecting("rejected" if number == rejected else "other") for number in (0, 1)])
     monkeypatch.setattr(load_generator, "Client", lambda _: next(clients))
     plan = LoadPlan(
         [Scenario("code", [{entry.TEXT_INPUT: text} for text in "abcdef"])],

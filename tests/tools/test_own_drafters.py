@@ -40,17 +40,17 @@ def profile(tmp_path):
 
 
 @pytest.fixture
-def refusal(profile):
+def rejection(profile):
     """A function that returns the one-line error of a profile."""
 
-    def refuse(*drafters, **sections):
-        with pytest.raises(TandemError) as refused:
+    def reject(*drafters, **sections):
+        with pytest.raises(TandemError) as rejected:
             deployment.load(profile(drafters, **sections))
-        text = str(refused.value)
+        text = str(rejected.value)
         assert "\n" not in text
         return text.partition(": ")[2]
 
-    return refuse
+    return reject
 
 
 def test_a_custom_drafter_can_be_requested_or_be_the_default(profile):
@@ -90,20 +90,20 @@ def test_commands_accept_custom_drafters_and_list_them_in_errors(profile, monkey
         )
 
 
-def test_the_error_for_a_missing_module_names_the_searched_folder(refusal, tmp_path):
-    assert refusal({"module": "nowhere.py"}) == (
+def test_the_error_for_a_missing_module_names_the_searched_folder(rejection, tmp_path):
+    assert rejection({"module": "nowhere.py"}) == (
         f"drafters.0.module: {tmp_path}/nowhere.py isn't a file; 'nowhere.py' is relative to the "
         f"profile's folder, {tmp_path}"
     )
 
 
-def test_two_drafters_with_the_same_name_are_rejected(refusal, tmp_path):
+def test_two_drafters_with_the_same_name_are_rejected(rejection, tmp_path):
     (tmp_path / "again.py").write_text(EXAMPLE)
-    line = refusal({"module": "repeat.py"}, {"module": "again.py"})
+    line = rejection({"module": "repeat.py"}, {"module": "again.py"})
     assert line.startswith("drafters.1.module: drafter 'repeat' already exists")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "repeat.py").write_text(EXAMPLE.replace('"repeat"', '"other"'))
-    line = refusal({"module": "repeat.py"}, {"module": "sub/repeat.py"})
+    line = rejection({"module": "repeat.py"}, {"module": "sub/repeat.py"})
     assert line.startswith(
         "drafters.1.module: file name repeat.py is already used by another drafter"
     )
@@ -120,14 +120,14 @@ def test_two_drafters_with_the_same_name_are_rejected(refusal, tmp_path):
         ({"period": 0}, "drafters.0.settings: ValueError: period must be at least 1; got 0"),
     ],
 )
-def test_invalid_drafter_settings_are_rejected(refusal, settings, line):
-    assert refusal({"module": "repeat.py", "settings": settings}).startswith(line)
+def test_invalid_drafter_settings_are_rejected(rejection, settings, line):
+    assert rejection({"module": "repeat.py", "settings": settings}).startswith(line)
 
 
-def test_a_drafter_that_samples_from_a_draft_model_requires_one(refusal, tmp_path):
+def test_a_drafter_that_samples_from_a_draft_model_requires_one(rejection, tmp_path):
     samples = EXAMPLE.replace("module=__name__,", "module=__name__, samples_from_draft_model=True,")
     (tmp_path / "samples.py").write_text(samples)
-    line = refusal(
+    line = rejection(
         {"module": "samples.py"}, engines={"target": TARGET}, decoding={"drafter": "repeat"}
     )
     assert line.startswith("decoding.drafter: 'repeat' needs engines.draft")

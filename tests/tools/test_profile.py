@@ -1,7 +1,7 @@
 """Errors in a profile are reported in one line, before any server starts."""
 
 import pytest
-from profile_files import engines, profile, refusal
+from profile_files import engines, profile, rejection
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
@@ -9,20 +9,20 @@ from tandem.tools.profiles import deployment
 
 def test_the_error_for_an_unknown_key_suggests_the_nearest(folder):
     text = "name: test\nengines:\n  target:\n    checkpoint: target\n    max_draft_lenn: 4\n"
-    assert refusal(folder, text) == (
+    assert rejection(folder, text) == (
         "profile.yaml:5: engines.target.max_draft_lenn: unknown key; did you mean 'max_draft_len'?"
     )
 
 
 def test_the_error_for_an_unknown_key_lists_the_known_keys(folder):
-    assert refusal(folder, profile(admission={"zzz": 1})) == (
+    assert rejection(folder, profile(admission={"zzz": 1})) == (
         "profile.yaml:2: admission.zzz: unknown key; choose one of: max_requests, max_queue, "
         "max_queue_bytes"
     )
 
 
 def test_the_error_for_a_wrong_type_quotes_the_value(folder):
-    assert "profile.yaml:2: admission.max_queue: must be a valid integer; got 'four'" in refusal(
+    assert "profile.yaml:2: admission.max_queue: must be a valid integer; got 'four'" in rejection(
         folder, profile(admission={"max_queue": "four"})
     )
 
@@ -37,11 +37,11 @@ def test_the_error_for_a_wrong_type_quotes_the_value(folder):
     ],
 )
 def test_the_error_for_a_wrong_type_uses_the_terms_of_yaml(folder, wrong, line):
-    assert line in refusal(folder, {"name": "test"} | wrong)
+    assert line in rejection(folder, {"name": "test"} | wrong)
 
 
 def test_invalid_yaml_is_rejected_with_its_line(folder):
-    assert refusal(folder, "name: test\nengines: [") == (
+    assert rejection(folder, "name: test\nengines: [") == (
         "profile.yaml:2 isn't YAML: while parsing a flow node expected the node content, but "
         "found '<stream end>'"
     )
@@ -58,22 +58,24 @@ def test_invalid_yaml_is_rejected_with_its_line(folder):
 )
 def test_a_value_that_yaml_cannot_convert_is_rejected_with_its_line(folder, value, reason):
     wrong = f"max_batch_size: 1\nname: {value}\n"
-    assert refusal(folder, wrong) == f"profile.yaml:2 isn't YAML: {reason}"
+    assert rejection(folder, wrong) == f"profile.yaml:2 isn't YAML: {reason}"
 
 
 def test_the_home_folder_of_an_unknown_user_is_rejected(folder):
     wrong = profile(engines=engines(checkpoint="~stranger/x"))
-    assert "checkpoint: must be in a known home folder; got '~stranger/x'" in refusal(folder, wrong)
+    assert "checkpoint: must be in a known home folder; got '~stranger/x'" in rejection(
+        folder, wrong
+    )
 
 
 def test_a_repeated_key_is_rejected_with_its_line(folder):
-    assert refusal(folder, "name: test\nadmission: {}\nname: again\n") == (
+    assert rejection(folder, "name: test\nadmission: {}\nname: again\n") == (
         "profile.yaml:3 isn't YAML: key 'name' is repeated"
     )
 
 
 def test_the_error_for_an_unknown_kind_lists_the_known_kinds(folder):
-    assert refusal(folder, profile(engines=engines(kind="pytorch"))) == (
+    assert rejection(folder, profile(engines=engines(kind="pytorch"))) == (
         "profile.yaml:4: engines.target.kind: must be one of torch, emulated, "
         "tensorrtllm, llmapi, vllm; got 'pytorch'"
     )
@@ -81,20 +83,20 @@ def test_the_error_for_an_unknown_kind_lists_the_known_kinds(folder):
 
 def test_the_error_for_a_relative_path_names_the_profile_folder(folder):
     (folder / "copies").mkdir()
-    text = refusal(folder / "copies", profile())
+    text = rejection(folder / "copies", profile())
     assert text.endswith(f"; 'target' is relative to the profile's folder, {folder}/copies")
-    assert "is relative" not in refusal(folder, profile(engines=engines(checkpoint="/nowhere")))
+    assert "is relative" not in rejection(folder, profile(engines=engines(checkpoint="/nowhere")))
 
 
 def test_an_empty_profile_is_rejected(folder):
-    assert refusal(folder, "# nothing yet\n") == (
+    assert rejection(folder, "# nothing yet\n") == (
         "profile.yaml is empty; a profile needs name and engines.target"
     )
 
 
 @pytest.mark.parametrize("draft_len", [0, -1, "atuo"])
 def test_draft_len_must_be_at_least_1_or_auto(folder, draft_len):
-    text = refusal(folder, profile(decoding={"draft_len": draft_len}))
+    text = rejection(folder, profile(decoding={"draft_len": draft_len}))
     assert "decoding.draft_len: must be an integer of at least 1, or auto" in text
 
 

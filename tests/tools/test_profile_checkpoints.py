@@ -4,7 +4,7 @@ import json
 
 import pytest
 from checkpoints import write_empty, write_tokenizer
-from profile_files import engines, load, profile, refusal
+from profile_files import engines, load, profile, rejection
 
 from tandem.bls.settings import DraftTokenizer
 from tandem.tools.triton import repository
@@ -38,7 +38,7 @@ def test_max_seq_len_of_gpt2_is_read_from_n_positions(folder):
     ],
 )
 def test_a_target_that_cannot_be_served_is_rejected(folder, target, line):
-    assert line in refusal(folder, profile(engines=engines(**target)))
+    assert line in rejection(folder, profile(engines=engines(**target)))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_target_that_cannot_be_served_is_rejected(folder, target, line):
 )
 def test_wrong_types_in_a_checkpoint_are_reported(folder, name, content, reason):
     (folder / "target" / f"{name}.json").write_text(json.dumps(content))
-    assert reason in refusal(folder, profile())
+    assert reason in rejection(folder, profile())
 
 
 def test_a_special_token_of_the_wrong_type_is_ignored(folder):
@@ -72,13 +72,13 @@ def test_a_special_token_of_the_wrong_type_is_ignored(folder):
 
 def test_a_checkpoint_without_weights_is_rejected(folder):
     (folder / "target" / "model.safetensors").unlink()
-    assert "target has no weights (*.safetensors or pytorch_model*.bin)" in refusal(
+    assert "target has no weights (*.safetensors or pytorch_model*.bin)" in rejection(
         folder, profile()
     )
 
 
 def test_a_missing_tokenizer_is_rejected(folder):
-    assert "tokenizer.folder: target has no tokenizer.json" in refusal(
+    assert "tokenizer.folder: target has no tokenizer.json" in rejection(
         folder, profile(tokenizer={})
     )
 
@@ -97,21 +97,21 @@ def test_drafts_in_another_vocabulary_are_translated(folder):
 
 def test_translated_drafts_have_no_logits(folder):
     write_tokenizer(folder / "draft", size=280)
-    text = refusal(folder, profile(decoding={"use_draft_logits": True}))
+    text = rejection(folder, profile(decoding={"use_draft_logits": True}))
     assert "decoding.use_draft_logits: must be false: token '" in text
     assert text.endswith("so the draft's logits don't fit the target's vocabulary")
 
 
 def test_a_target_with_a_different_tokenizer_is_rejected(folder):
     write_tokenizer(folder / "target", size=280)
-    text = refusal(folder, profile())
+    text = rejection(folder, profile())
     assert "engines.target.checkpoint: token '" in text
     assert text.endswith("the target must have the vocabulary of tokenizer.folder")
 
 
 def test_a_vocabulary_smaller_than_the_tokenizer_is_rejected(folder):
     write_empty(folder / "draft", 280)
-    assert "engines.draft.checkpoint: vocab_size in draft must be at least 300" in refusal(
+    assert "engines.draft.checkpoint: vocab_size in draft must be at least 300" in rejection(
         folder, profile()
     )
 
@@ -119,7 +119,7 @@ def test_a_vocabulary_smaller_than_the_tokenizer_is_rejected(folder):
 def test_a_checkpoint_without_an_end_of_sequence_is_rejected(folder):
     write_empty(folder / "target", 300, eos_token_id=None)
     (folder / "tokenizer" / "tokenizer_config.json").write_text("{}")
-    assert "no end-of-sequence token in target" in refusal(folder, profile())
+    assert "no end-of-sequence token in target" in rejection(folder, profile())
 
 
 def test_the_target_gets_the_draft_vocab_size_if_padding_differs(folder):
@@ -151,7 +151,7 @@ def test_the_target_gets_the_draft_vocab_size_if_padding_differs(folder):
 )
 def test_an_unsupported_architecture_is_rejected_before_loading(folder, config, said):
     write_empty(folder / "target", 300, **config)
-    assert said in refusal(folder, profile())
+    assert said in rejection(folder, profile())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from profile_files import engines, load, profile, refusal
+from profile_files import engines, load, profile, rejection
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ from profile_files import engines, load, profile, refusal
     ],
 )
 def test_conflicting_sections_are_rejected(folder, sections, line):
-    assert f": {line}" in refusal(folder, profile(**sections))
+    assert f": {line}" in rejection(folder, profile(**sections))
 
 
 def test_max_words_above_the_limit_of_a_tensor_is_rejected(folder):
     assert load(folder, profile(limits={"max_words": 2048}))
-    assert refusal(folder, profile(limits={"max_words": 2049})) == (
+    assert rejection(folder, profile(limits={"max_words": 2049})) == (
         "profile.yaml:8: limits.max_words: 2049 times max_batch_size 32 must be at most 65536, "
         "the limit of a tensor; lower either"
     )
@@ -73,7 +73,7 @@ def test_max_words_above_the_limit_of_a_tensor_is_rejected(folder):
 @pytest.mark.parametrize("name", ["target", "request", "startup"])
 @pytest.mark.parametrize("number", [math.inf, math.nan])
 def test_a_timeout_that_is_not_finite_is_rejected(folder, name, number):
-    message = refusal(folder, profile(timeouts={name: number}))
+    message = rejection(folder, profile(timeouts={name: number}))
     assert message.endswith(f"timeouts.{name}: must be a finite number; got {number}")
 
 
@@ -88,7 +88,7 @@ def test_a_timeout_that_is_not_finite_is_rejected(folder, name, number):
 )
 def test_pool_sizes_out_of_range_are_rejected(folder, instances, max_pool_tokens, said):
     decoding = {"prompt_lookup": {"max_pool_tokens": max_pool_tokens}}
-    message = refusal(folder, profile(instances=instances, decoding=decoding))
+    message = rejection(folder, profile(instances=instances, decoding=decoding))
     assert "decoding.prompt_lookup.max_pool_tokens: " in message
     assert said in message
 

@@ -50,11 +50,11 @@ def plan(line):
     return run_options.make_deployment(given, run_options.read_drafting(given))
 
 
-def refusal(line):
-    with pytest.raises(TandemError) as refused:
+def rejection(line):
+    with pytest.raises(TandemError) as rejected:
         plan(line)
-    assert "\n" not in str(refused.value)
-    return str(refused.value)
+    assert "\n" not in str(rejected.value)
+    return str(rejected.value)
 
 
 def build(folder, *, tp_size=1, pp_size=1, max_draft_len=10, vocab_size=300, mode=2, **settings):
@@ -126,7 +126,7 @@ def test_using_both_config_strings_selects_hybrid():
         entry.MAX_MATCHING_NGRAM_SIZE: 2,
     }
     plan(f'{line} "[10,2,[1]]"')
-    assert "must have the target devices of --draft-target-model-config, [1]; got [0]" in refusal(
+    assert "must have the target devices of --draft-target-model-config, [1]; got [0]" in rejection(
         f'{line} "[10,2,[0]]"'
     )
 
@@ -139,7 +139,7 @@ def test_no_drafts_are_made_without_a_config_string():
 def test_device_lists_must_have_tp_size_entries(here, tp_size):
     build(here / "target", tp_size=tp_size)
     build(here / "draft", tp_size=tp_size, max_draft_len=0, mode=1)
-    assert refusal(BLOG).startswith(
+    assert rejection(BLOG).startswith(
         f"--draft-target-model-config: must list tp_size {tp_size} * pp_size 1 / num_nodes 1 GPUs; "
         "got 8; "
     )
@@ -149,11 +149,11 @@ def test_device_lists_must_have_an_entry_for_each_pipeline_stage(built):
     build(built / "target", tp_size=2, pp_size=2)
     line = f'{ALONE} --prompt-lookup-config "[10,2,[{{}}]]"'
     assert plan(line.format("0,1,2,3")).profile.engines.target.device_ids == (0, 1, 2, 3)
-    assert "pp_size 2 / num_nodes 1 GPUs; got 2" in refusal(line.format("0,1"))
+    assert "pp_size 2 / num_nodes 1 GPUs; got 2" in rejection(line.format("0,1"))
 
 
 def test_a_checkpoint_runs_on_one_device():
-    assert "target runs on one device, because it isn't a TensorRT engine; got [4, " in refusal(
+    assert "target runs on one device, because it isn't a TensorRT engine; got [4, " in rejection(
         f'{ALONE} --prompt-lookup-config "[10,2,[4,5,6,7]]"'
     )
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_runs_on_one_device():
 def test_a_draft_longer_than_max_draft_len_is_rejected(strings):
     engines = PAIR if "draft-target" in strings else ALONE
     option = strings.partition(" ")[0]
-    assert refusal(f"{engines} {strings}") == (
+    assert rejection(f"{engines} {strings}") == (
         f"{option}: must be at most 16, which is engines.target.max_draft_len; got 17"
     )
 
@@ -207,7 +207,7 @@ def test_prompt_lookup_with_a_built_engine_needs_one_process(built):
     planned = plan(f'{ALONE} --prompt-lookup-config "[10,2,[3]]"')
     assert planned.drafters == ("prompt_lookup", "none")
     assert launch_command(planned.profile, ["tritonserver"], [])[0] == "tritonserver"
-    assert "at most 10, which" in refusal(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"')
+    assert "at most 10, which" in rejection(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"')
 
 
 def test_a_built_engine_that_cannot_verify_decodes_without_drafts(built):
@@ -215,8 +215,9 @@ def test_a_built_engine_that_cannot_verify_decodes_without_drafts(built):
     assert plan(ALONE).drafters == ("none",)
     for mode in (1, 4):  # speculative decoding modes: none and Medusa
         build(built / "target", mode=mode)
-        assert "target can't verify drafts; build it with --speculative_decoding_mode=" in refusal(
-            f'{ALONE} --prompt-lookup-config "[10,2,[0]]"'
+        assert (
+            "target can't verify drafts; build it with --speculative_decoding_mode="
+            in rejection(f'{ALONE} --prompt-lookup-config "[10,2,[0]]"')
         )
 
 
@@ -256,12 +257,12 @@ def test_unsuitable_built_engines_are_rejected(built, engine, settings, message)
     if engine == "target":
         build(built / "draft", max_draft_len=0, mode=1, gather_generation_logits=True)
         build(built / "target", **settings)
-    assert refusal(f'{PAIR} --draft-target-model-config "[4,[0],[0],True]"').startswith(message)
+    assert rejection(f'{PAIR} --draft-target-model-config "[4,[0],[0],True]"').startswith(message)
 
 
 def test_built_engines_need_a_tokenizer(built):
     build(built / "target")
-    assert refusal("--engine-dir target").startswith("--tokenizer-dir: ")
+    assert rejection("--engine-dir target").startswith("--tokenizer-dir: ")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,7 @@ def test_built_engines_need_a_tokenizer(built):
     ],
 )
 def test_impossible_options_are_rejected_in_one_line(more, message):
-    assert message in refusal(f"{ALONE} {more}")
+    assert message in rejection(f"{ALONE} {more}")
 
 
 def test_device_lists_are_respected_on_a_machine_with_gpus(monkeypatch, capsys):
@@ -288,7 +289,7 @@ def test_device_lists_are_respected_on_a_machine_with_gpus(monkeypatch, capsys):
     engines = planned.profile.engines
     assert (engines.draft.device, engines.target.device) == ("cuda:0", "cuda:1")
     assert capsys.readouterr().err == ""
-    assert refusal(f'{ALONE} --prompt-lookup-config "[10,2,[2]]"') == (
+    assert rejection(f'{ALONE} --prompt-lookup-config "[10,2,[2]]"') == (
         "devices must be among [0, 1], which PyTorch sees; got 2"
     )
 

@@ -14,7 +14,7 @@ from tandem.bls.drafters.registry import (
     DrafterExists,
     DrafterKind,
     DrafterName,
-    refuse_taken,
+    reject_taken,
 )
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
@@ -54,7 +54,7 @@ def own_kinds(sections: Sequence[DrafterSection]) -> tuple[DrafterKind, ...]:
         key_path: KeyPath = ("drafters", index)
         try:
             kind = read_kind(section.module)
-            refuse_taken(kind, names)
+            reject_taken(kind, names)
         except (DrafterModuleError, DrafterExists) as error:
             raise ProfileError((*key_path, "module"), str(error)) from error
         if section.module.name in files:

@@ -32,7 +32,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineCallError, EngineRefused, EngineUnavailable
+from tandem.bls.errors import EngineCallError, RejectedByEngine, EngineUnavailable
 from tandem.bls.triton.background import log_exception
 from tandem.contract.errors import CODES, ErrorCode, split_code
 
@@ -40,7 +40,7 @@ KEEP_SECONDS = 1.0
 # Maximum number of threads that block in a model that doesn't answer. Further calls are rejected.
 MAX_ABANDONED_CALLS = 32
 
-REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
+REJECTIONS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 # Triton's errors about its shared memory contain the name of the region. A client that knows the
 # name could register the region for itself.
 REGION = re.compile("shared memory (pool size for key|key|region) '|_backend_shm_region_")
@@ -73,7 +73,7 @@ class Calls:
 
         decoupled: whether the model is decoupled; such a call needs an additional thread.
         may_be_empty: whether to accept an answer without tensors. Raises EngineCallError with the
-        model's message if the call failed, and EngineRefused if the model rejected it.
+        model's message if the call failed, and RejectedByEngine if the model rejected it.
         """
         try:
             if not decoupled:
@@ -119,7 +119,7 @@ def engine_error(model: str, message: object, code: ErrorCode = "INTERNAL") -> E
     if REGION.search(line) is not None:
         line = NO_MEMORY
         log_exception(f"failed to call model '{model}'", RuntimeError(str(message)))
-    return (EngineRefused if code in REFUSALS else EngineCallError)(model, line, code)
+    return (RejectedByEngine if code in REJECTIONS else EngineCallError)(model, line, code)
 
 
 def _answer(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:

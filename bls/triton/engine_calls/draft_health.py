@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from tandem.bls.errors import EngineCallError, EngineRefused, Overloaded
+from tandem.bls.errors import EngineCallError, Overloaded
 from tandem.bls.triton.background import log_exception, log_info, log_warning, run_in_background
 from tandem.bls.triton.engine_calls.clients import EngineClient
 
@@ -24,7 +24,7 @@ class DraftEngineHealth:
         self._engine = engine
         self._pause = pause
         self._lock = threading.Lock()
-        self._last_refusal = ""
+        self._last_rejection = ""
         self.available = engine is not None
 
     def failed(self, error: EngineCallError) -> None:
@@ -37,10 +37,10 @@ class DraftEngineHealth:
         log_warning(f"requests continue without drafts: {error}")
         run_in_background(lambda: self._probe_until_healthy(engine), self._resume_without_probe)
 
-    def refused(self, error: EngineRefused) -> None:
+    def rejected(self, error: Exception) -> None:
         """Log why a request continues without drafts. Repetitions aren't logged."""
-        if self._last_refusal != str(error):
-            self._last_refusal = str(error)
+        if self._last_rejection != str(error):
+            self._last_rejection = str(error)
             log_warning(f"a request continues without drafts: {error}")
 
     def _resume_without_probe(self, _: Overloaded) -> None:

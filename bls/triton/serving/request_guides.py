@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.bls.errors import GuideRefused, Overloaded
+from tandem.bls.errors import GuideRejected, Overloaded
 from tandem.bls.parsing.guide_inputs import TEXT, TYPE
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 from tandem.guides.errors import GuideError, GuideUndecided
 from tandem.guides.library import check_library
 from tandem.guides.matcher import GuideMatcher
-from tandem.guides.refusals import keywords_of
+from tandem.guides.rejections import keywords_of
 
 if TYPE_CHECKING:
     from tandem.guides.compiler import GuideCompiler
@@ -28,14 +28,14 @@ class RequestGuides:
     Rejects all guides if the profile's `max_guide_bytes` is 0, if this Python lacks the library
     (see `guides/library.py`), or if the library can't read the tokenizer.
 
-    folder: folder of the Triton model. count_refused: called with the unsupported keyword of each
+    folder: folder of the Triton model. count_rejected: called with the unsupported keyword of each
     guide that can't be compiled.
     """
 
     def __init__(
-        self, settings: LoopSettings, folder: Path, count_refused: Callable[[str], None]
+        self, settings: LoopSettings, folder: Path, count_rejected: Callable[[str], None]
     ) -> None:
-        self._count_refused = count_refused
+        self._count_rejected = count_rejected
         self._max_waiting_bytes = settings.max_queue_bytes_each
         self._waiting_bytes = 0
         self._lock = threading.Lock()
@@ -47,9 +47,9 @@ class RequestGuides:
             self._missing = str(error)
 
     def check(self, requests: Sequence[Request]) -> None:
-        """Raise GuideRefused if a request has a guide and there is no compiler."""
+        """Raise GuideRejected if a request has a guide and there is no compiler."""
         if self._compiler is None and any(request.guide for request in requests):
-            raise GuideRefused(
+            raise GuideRejected(
                 f"input '{TYPE}' isn't supported by this deployment: {self._missing}"
             )
 
@@ -59,8 +59,8 @@ class RequestGuides:
         """Return a matcher for each request; None for a request without a guide.
 
         Waits until new guides are compiled. check: called before each compilation; it raises if the
-        answer is no longer needed. Raises GuideRefused if a guide can't be compiled, and Overloaded
-        if too many guides wait or the machine can't test a guide.
+        answer is no longer needed. Raises GuideRejected if a guide can't be compiled. Raises
+        Overloaded if too many guides wait or the machine can't test a guide.
         """
         with self._waiting(sum(self._new_bytes(request) for request in requests)):
             return [self._matcher(request, check) for request in requests]
@@ -112,8 +112,8 @@ class RequestGuides:
             ) from error
         except GuideError as error:
             for keyword in keywords_of(str(error)):
-                self._count_refused(keyword)
-            raise GuideRefused(f"input '{TEXT}': {error}") from error
+                self._count_rejected(keyword)
+            raise GuideRejected(f"input '{TEXT}': {error}") from error
 
 
 def _compiler(settings: LoopSettings, tokenizer_dir: Path) -> GuideCompiler | None:

@@ -149,7 +149,7 @@ def played(loops, steps):
                 (loop % len(loops.admissions), reservation(loops, (number, n), blocks))
                 for n, blocks in enumerate(sizes)
             ]
-            outcomes.append(refused(loops, mine))
+            outcomes.append(rejected(loops, mine))
             sequences += [] if outcomes[-1] else mine
         elif sequences:
             loop, chosen = sequences[how[0] % len(sequences)]
@@ -168,7 +168,7 @@ def reservation(loops, name, blocks):
     return made
 
 
-def refused(loops, mine):
+def rejected(loops, mine):
     try:
         loops.enter(mine[0][0], *(reservation for _, reservation in mine))
     except ServingError as error:  # compare error messages too

@@ -111,8 +111,8 @@ def test_failed_branch_calls_pause_drafts_but_rejected_ones_do_not():
     request = request_of(end_ids=())
     draft, health = BranchingDraft(ENDLESS), Health()
     decoding = decoding_of(request, AHEAD, health)
-    play(decoding, Target(ENDLESS, ()), draft, ("refused",))
-    assert (health.failures, health.refusals) == (0, 1)
+    play(decoding, Target(ENDLESS, ()), draft, ("rejected",))
+    assert (health.failures, health.rejections) == (0, 1)
     assert decoding.statistics.ahead.num_calls == 1
     assert decoding.statistics.num_drafter_failures == 0
     assert decoding.statistics.num_draft_tokens > 8
@@ -120,7 +120,7 @@ def test_failed_branch_calls_pause_drafts_but_rejected_ones_do_not():
     health = Health(patience=1)
     decoding = decoding_of(request, AHEAD, health)
     play(decoding, Target(ENDLESS, ()), draft, ("in time", "failed"))
-    assert (health.failures, health.refusals) == (1, 0)
+    assert (health.failures, health.rejections) == (1, 0)
     assert decoding.statistics.num_drafter_failures == 1
     assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]
 

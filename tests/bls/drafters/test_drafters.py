@@ -185,11 +185,11 @@ def test_drafts_made_inside_the_engine_are_counted_as_drafter_engine():
 
 
 def test_a_rejected_draft_call_ends_drafting_only_for_its_request():
-    draft, health = Draft(ENDLESS, refuses=True), Health()
+    draft, health = Draft(ENDLESS, rejects=True), Health()
     decoding = decoding_of(request_of("draft_model"), health=health)
     play(decoding, Target(ENDLESS), draft)
-    assert (len(draft.calls), health.refusals, health.failures) == (1, 1, 0)
-    assert health.errors == ["model 'draft' failed: scripted refusal"]
+    assert (len(draft.calls), health.rejections, health.failures) == (1, 1, 0)
+    assert health.errors == ["model 'draft' failed: scripted rejection"]
     assert decoding.statistics.num_drafter_failures == 1
     assert decoding.sequence.output.tolist() == expected(decoding.request, ENDLESS)[0]
 
@@ -201,7 +201,7 @@ def test_a_rejected_draft_call_ends_drafting_only_for_its_request():
 def test_a_failed_draft_call_pauses_the_draft_engine():
     draft, health = Draft(ENDLESS, (None,)), Health(patience=2)
     play(decoding_of(request_of("draft_model"), health=health), Target(ENDLESS), draft)
-    assert (len(draft.calls), health.refusals, health.failures) == (2, 0, 2)
+    assert (len(draft.calls), health.rejections, health.failures) == (2, 0, 2)
     assert health.errors == ["model 'draft' failed: scripted failure"] * 2
 
 
@@ -420,6 +420,6 @@ def test_missing_draft_logits_are_reported_and_do_not_change_the_output():
             yield next(super().answers(call))._replace(logits=None)
 
     play(decoding, Target(ENDLESS), Forgets(ENDLESS))
-    assert decoding.statistics.num_drafter_failures == health.refusals == 1
+    assert decoding.statistics.num_drafter_failures == health.rejections == 1
     assert health.errors == ["model 'draft' failed: generation_logits are missing from its answer"]
     assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]

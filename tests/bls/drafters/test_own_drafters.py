@@ -194,7 +194,7 @@ def test_an_error_after_verification_ends_only_later_custom_drafts(joined):
     health = Health()
     decoding, target = played(health=health)
     assert sum(len(call.draft) > 0 for call in target.calls) == 1
-    assert decoding.statistics.num_drafter_failures == health.refusals == 1
+    assert decoding.statistics.num_drafter_failures == health.rejections == 1
 
 
 @pytest.mark.parametrize("method", ["completed(self, sequence)", "observe_plain_step(self, *_)"])
@@ -231,10 +231,10 @@ def test_the_example_drafter_is_read_with_its_settings():
     ],
 )
 def test_an_invalid_drafter_file_is_rejected_with_one_line(write, parts, reason):
-    with pytest.raises(DrafterModuleError) as refused:
+    with pytest.raises(DrafterModuleError) as rejected:
         read_kind(write(*parts))
-    assert reason in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert reason in str(rejected.value)
+    assert "\n" not in str(rejected.value)
 
 
 def test_missing_and_non_python_files_are_rejected(write, tmp_path):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from client_inputs import SETTINGS, refusal, request_of
+from client_inputs import SETTINGS, rejection, request_of
 from scripted import with_engines
 
 from tandem.bls.settings import AUTO, DraftTokenizer
@@ -90,21 +90,21 @@ def test_the_lookup_pool_input_sets_the_pool_of_a_request(values, pool):
 )
 def test_invalid_pool_names_are_rejected(name, reason):
     for drafter in ("prompt_lookup", "none"):
-        text = refusal(drafter=drafter, lookup_pool=name)
+        text = rejection(drafter=drafter, lookup_pool=name)
         assert text == f"input 'lookup_pool'{reason}"
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid", "draft_model", "none"])
 def test_a_pool_is_rejected_if_the_profile_has_none(drafter):
     none = replace(SETTINGS, max_pool_tokens=0)
-    assert refusal(settings=none, drafter=drafter, lookup_pool="ours") == (
+    assert rejection(settings=none, drafter=drafter, lookup_pool="ours") == (
         "input 'lookup_pool' isn't supported by this deployment: "
         "its profile sets decoding.prompt_lookup.max_pool_tokens to 0"
     )
 
 
 def test_a_pool_is_rejected_unless_the_drafter_does_lookup():
-    assert refusal(drafter="draft_model", lookup_pool="ours") == (
+    assert rejection(drafter="draft_model", lookup_pool="ours") == (
         "input 'lookup_pool' requires 'drafter' to be prompt_lookup or hybrid"
     )
 
@@ -140,14 +140,14 @@ def test_the_default_threshold_applies_only_with_logits():
 def test_draft_inputs_are_rejected_if_the_engine_drafts_by_itself(name, value):
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
     assert request_of(settings=alone).drafter == "engine"
-    assert refusal(settings=alone, **{name: value}) == (
+    assert rejection(settings=alone, **{name: value}) == (
         f"input '{name}' isn't supported: the target drafts by itself"
     )
 
 
 def test_draft_logits_are_rejected_if_the_draft_has_another_vocabulary():
     other = replace(SETTINGS, draft_tokenizer=DraftTokenizer(folder="own"))
-    assert refusal(settings=other, use_draft_logits=True) == (
+    assert rejection(settings=other, use_draft_logits=True) == (
         "input 'use_draft_logits' must be false: the draft model has a vocabulary of its own, so "
         "its logits don't fit the target's"
     )
@@ -162,7 +162,7 @@ def test_a_threshold_is_rejected_if_the_draft_engine_returns_no_logits():
         draft_acceptance_threshold=0.5,
         use_draft_logits=True,
     )
-    assert refusal(settings=bare, use_draft_logits=True, draft_acceptance_threshold=0.5) == (
+    assert rejection(settings=bare, use_draft_logits=True, draft_acceptance_threshold=0.5) == (
         "input 'draft_acceptance_threshold' isn't supported: the draft engine returns no logits"
     )
     assert request_of(settings=bare, temperature=1.0).draft_acceptance_threshold is None
@@ -221,4 +221,4 @@ def test_an_empty_prediction_changes_nothing():
     ],
 )
 def test_an_invalid_prediction_is_rejected(values, line):
-    assert line in refusal(**values)
+    assert line in rejection(**values)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from client_inputs import SETTINGS, refusal, request_of
+from client_inputs import SETTINGS, rejection, request_of
 from scripted import with_engines
 
 from tandem.contract.guide import KINDS, Guide
@@ -40,13 +40,13 @@ def test_a_guide_is_read_from_its_type_and_text():
     ],
 )
 def test_incomplete_guides_are_rejected(values, reason):
-    assert refusal(**values) == reason
+    assert rejection(**values) == reason
 
 
 def test_the_size_of_a_guide_is_limited():
     short = replace(SETTINGS, max_guide_bytes=10)
     assert request_of(settings=short, **{TYPE: "regex", TEXT: "a" * 10}).guide
-    assert refusal(settings=short, **{TYPE: "regex", TEXT: "é" * 6}) == (
+    assert rejection(settings=short, **{TYPE: "regex", TEXT: "é" * 6}) == (
         f"input '{TEXT}' has 12 bytes; the limit is 10; send a shorter guide"
     )
 
@@ -54,7 +54,7 @@ def test_the_size_of_a_guide_is_limited():
 def test_a_deployment_can_reject_all_guides():
     none = replace(SETTINGS, max_guide_bytes=0)
     assert request_of(settings=none, **{TYPE: "", TEXT: ""}).guide is None
-    assert refusal(settings=none, **{TYPE: "json"}) == (
+    assert rejection(settings=none, **{TYPE: "json"}) == (
         f"input '{TYPE}' isn't supported by this deployment: its profile sets "
         "limits.max_guide_bytes to 0"
     )
@@ -64,6 +64,6 @@ def test_draft_ahead_true_is_rejected_with_a_guide():
     able = with_engines(SETTINGS, draft={"branches": True})
     guide = {TYPE: "json"}
     assert request_of(settings=replace(able, draft_ahead=True), **guide).draft_ahead is True
-    assert refusal(settings=able, draft_ahead="true", **guide) == (
+    assert rejection(settings=able, draft_ahead="true", **guide) == (
         "input 'draft_ahead' can't be true in a guided request; send auto or false"
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from client_inputs import SETTINGS, batch, prompt, refusal
+from client_inputs import SETTINGS, batch, prompt, rejection
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.parsing.inputs import MAX_PARAMETERS_BYTES, TRITON_PARAMETERS, check_sizes
@@ -45,7 +45,7 @@ def test_the_size_limit_of_text_applies_to_the_longest_prompt():
     ],
 )
 def test_unknown_inputs_are_reported_in_one_line(key, hint):
-    assert refusal(parameters=f'{{"{key}": 1}}') == hint
+    assert rejection(parameters=f'{{"{key}": 1}}') == hint
 
 
 def test_tritons_own_parameters_are_accepted():
@@ -57,10 +57,10 @@ def test_the_size_of_request_parameters_is_limited():
     longest = '{"priority": "%s"}'
     filled = longest % ("x" * (MAX_PARAMETERS_BYTES - len(longest) + 2))
     assert prompt(parameters=filled)
-    assert refusal(parameters=filled + " ") == (
+    assert rejection(parameters=filled + " ") == (
         "the request's parameters have 65537 bytes; the limit is 65536; send inputs instead"
     )
 
 
 def test_errors_quote_client_text_briefly_on_one_line():
-    assert "; got 'a\\na\\na" in refusal(drafter="a\n" * 500)
+    assert "; got 'a\\na\\na" in rejection(drafter="a\n" * 500)

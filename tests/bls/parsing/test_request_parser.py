@@ -11,7 +11,7 @@ from client_inputs import (
     batch,
     prompt,
     prompts_of,
-    refusal,
+    rejection,
     request_of,
 )
 from scripted import with_engines
@@ -242,7 +242,7 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
 def test_errors_name_the_invalid_input(values, line):
-    assert refusal(**values) == line
+    assert rejection(**values) == line
 
 
 @pytest.mark.parametrize(
@@ -646,20 +646,22 @@ def test_an_id_alone_names_an_adapter_that_the_client_sent_before():
     ],
 )
 def test_an_incomplete_adapter_of_the_client_is_rejected(given, words):
-    assert refusal(settings=TAKES_ADAPTERS, **given) == words
+    assert rejection(settings=TAKES_ADAPTERS, **given) == words
 
 
 def test_clients_cannot_use_the_numbers_of_the_deployments_adapters():
-    assert refusal(lora_task_id=1) == (
+    assert rejection(lora_task_id=1) == (
         "input 'lora_task_id' isn't supported by this deployment; send 'lora_name'"
     )
 
 
 def test_an_unknown_lora_adapter_is_rejected():
-    assert refusal(lora_name="sq") == (
+    assert rejection(lora_name="sq") == (
         "input 'lora_name': 'sq' isn't known; choose one of: sql, legal"
     )
-    assert "\n" not in refusal(lora_name="\n")
-    assert len(refusal(lora_name="a" * 9999)) < 200
+    assert "\n" not in rejection(lora_name="\n")
+    assert len(rejection(lora_name="a" * 9999)) < 200
     none = with_engines(SETTINGS, target={"lora_adapters": ()})
-    assert refusal(settings=none, lora_name="sql").endswith("isn't known; the deployment has none")
+    assert rejection(settings=none, lora_name="sql").endswith(
+        "isn't known; the deployment has none"
+    )

@@ -61,9 +61,9 @@ class Clients:
 
 def test_tasks_are_rejected_as_overloaded_if_no_thread_can_start(threads):
     threads.left = 0
-    refusals, worked = [], []
-    run_in_background(lambda: worked.append(1), refusals.append)
-    assert [type(error) for error in refusals] == [Overloaded]
+    rejections, worked = [], []
+    run_in_background(lambda: worked.append(1), rejections.append)
+    assert [type(error) for error in rejections] == [Overloaded]
     with pytest.raises(Overloaded):
         run_in_background(lambda: worked.append(1))
     assert not worked

@@ -27,7 +27,7 @@ def cancelled(pb):
 
 def test_only_one_stop_is_sent_at_a_time(cancelled, pb, monkeypatch):
     begun, asked = [], []
-    monkeypatch.setattr(forward, "run_in_background", lambda work, refused: begun.append(work))
+    monkeypatch.setattr(forward, "run_in_background", lambda work, rejected: begun.append(work))
     now = itertools.count(time.monotonic(), STOP_INTERVAL)
 
     def look_often():

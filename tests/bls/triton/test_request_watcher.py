@@ -66,10 +66,10 @@ def test_an_error_in_a_check_stops_neither_the_watcher_nor_the_request(watch, er
 def test_an_error_while_publishing_does_not_end_the_watcher(watch):
     after = Looked()
 
-    def refused():
+    def rejected():
         raise RuntimeError("a counter only grows")
 
-    watcher, request = watch(refused, lambda: after.check(0)), Looked()
+    watcher, request = watch(rejected, lambda: after.check(0)), Looked()
     watcher.add(request)
     assert request.wait_for(3)
     assert after.wait_for(3)

@@ -250,10 +250,10 @@ def test_strict_functions_require_think_tags_that_are_single_tokens(guided):
     ],
 )
 def test_combinations_that_have_no_grammar_are_rejected(guided, template, kind, given, line):
-    with pytest.raises(ApiError, match=line) as refused:
+    with pytest.raises(ApiError, match=line) as rejected:
         guided(template, kind=kind, **given)
-    assert refused.value.code == "unsupported_field"
-    assert refused.value.param in given
+    assert rejected.value.code == "unsupported_field"
+    assert rejected.value.param in given
 
 
 @pytest.mark.parametrize(
@@ -271,9 +271,9 @@ def test_guides_are_rejected_if_their_special_tokens_are_skipped(guided, templat
     guided(MISTRAL, kind=SPECIAL, skips=True, **REQUIRED)
     with pytest.raises(
         ApiError, match=f"this model's answers omit the special token {marker}"
-    ) as refused:
+    ) as rejected:
         guided(template, kind=SPECIAL, skips=True, **given)
-    assert refused.value.param in {"tools", "response_format"}
+    assert rejected.value.param in {"tools", "response_format"}
 
 
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])

@@ -140,7 +140,7 @@ async def test_grpc_errors_are_mapped_to_http_statuses(code, status):
 
 async def test_an_error_of_an_unready_model_has_status_503():
     service = Service()
-    service.refusal, service.ready = "it is unknown", False
+    service.rejection, service.ready = "it is unknown", False
     line = "model 'bls_stream' isn't ready: it is unknown"
     assert await failure(service) == (503, "no_server", line)
 
@@ -164,7 +164,7 @@ async def test_an_error_of_an_unready_model_has_status_503():
 async def test_error_codes_and_classes_are_mapped_to_http_statuses(code, error, status):
     service = Service()
     line = "why\nit failed"
-    service.refusal = prefix_code(code, f"{error}: {line}" if error else line)
+    service.rejection = prefix_code(code, f"{error}: {line}" if error else line)
     assert await failure(service) == (status, error, "why it failed")
 
 

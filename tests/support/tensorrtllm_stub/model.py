@@ -5,7 +5,7 @@ as strict as the real backend: clients must request `output_ids` and `sequence_l
 must have the declared type, and metrics are returned only with `return_perf_metrics`. After a call
 that contains the weights of a LoRA adapter, the stub knows the adapter, which changes the language.
 The stub also rejects calls for which the real backend would change the output distribution
-(`refuse_lossy`). About a fifth of the draft's tokens are wrong, and the draft has more padding than
+(`reject_lossy`). About a fifth of the draft's tokens are wrong, and the draft has more padding than
 the target.
 """
 
@@ -89,7 +89,7 @@ class TritonPythonModel:
         logits[0, 0, np.arange(len(new)), new] = 0
         return logits
 
-    def refuse_lossy(self, given, draft):
+    def reject_lossy(self, given, draft):
         """Reject calls whose sampled output would not have the target's distribution."""
         if not samples(given):
             return
@@ -109,7 +109,7 @@ class TritonPythonModel:
         if "draft_logits" in given and given["draft_logits"].dtype != self.logits_type:
             raise ValueError("draft_logits have another type than the engine's")
         if draft:
-            self.refuse_lossy(given, draft)
+            self.reject_lossy(given, draft)
         end_id = given["end_id"].item() if "end_id" in given else -1
         new = []
         while len(new) < given["request_output_len"].item():

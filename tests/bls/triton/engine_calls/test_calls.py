@@ -7,7 +7,7 @@ from tandem.bls.errors import (
     Cancelled,
     DeadlineExceeded,
     EngineCallError,
-    EngineRefused,
+    RejectedByEngine,
     EngineTimeout,
     EngineUnavailable,
     Overloaded,
@@ -46,7 +46,7 @@ def fails(pb):
 def test_an_error_code_is_read_from_the_message_or_the_error(fails, code, decoupled):
     for error in (fails(prefix_code(code, "no"), decoupled=decoupled), fails("no", code)):
         assert (error.code, error.what) == (code, "no")
-        assert isinstance(error, EngineRefused) == (code in ("INVALID_ARG", "UNSUPPORTED"))
+        assert isinstance(error, RejectedByEngine) == (code in ("INVALID_ARG", "UNSUPPORTED"))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_an_error_message_without_a_known_code_is_unchanged():
 
 def test_errors_have_their_documented_codes():
     codes = {
-        "INVALID_ARG": [BadRequest("x"), EngineRefused("target", "x")],
+        "INVALID_ARG": [BadRequest("x"), RejectedByEngine("target", "x")],
         "UNAVAILABLE": [Overloaded("x"), EngineUnavailable("target", "x")],
         "CANCELLED": [Cancelled()],
         # Clients don't retry INTERNAL errors automatically, because a retry could take as long.

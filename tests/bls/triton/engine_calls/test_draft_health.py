@@ -4,7 +4,7 @@ import pytest
 import triton_python_backend_utils as triton
 from scripted import SETTINGS
 
-from tandem.bls.errors import EngineCallError, EngineRefused
+from tandem.bls.errors import EngineCallError, RejectedByEngine
 from tandem.bls.triton.engine_calls import draft_health as module
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.clients import EngineClient
@@ -17,7 +17,7 @@ FAILED = EngineCallError("draft", "it fell over")
 def probes(monkeypatch):
     """The started probes. A test calls a probe to run it."""
     begun = []
-    monkeypatch.setattr(module, "run_in_background", lambda work, refused: begun.append(work))
+    monkeypatch.setattr(module, "run_in_background", lambda work, rejected: begun.append(work))
     return begun
 
 
@@ -69,7 +69,7 @@ def test_a_logging_error_stops_neither_requests_nor_probes(health, probes, pb, c
     pb.Logger.full = True
     health.failed(FAILED)
     assert len(probes) == 1
-    health.refused(EngineRefused("draft", "too long"))
+    health.rejected(RejectedByEngine("draft", "too long"))
     lines = capsys.readouterr().err
     assert "it fell over" in lines
     assert "too long" in lines

@@ -9,7 +9,7 @@ import tokenizer_kinds
 from scripted import SETTINGS, ids, with_engines
 from small_guides import END, tokenizer, vocab_size
 
-from tandem.bls.errors import Cancelled, GuideRefused, Overloaded
+from tandem.bls.errors import Cancelled, GuideRejected, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.triton.serving.request_guides import RequestGuides
 from tandem.contract.guide import Guide
@@ -85,7 +85,7 @@ def test_the_total_size_of_waiting_guides_is_limited(guides):
 
 def test_rejected_guides_are_counted_by_unsupported_keyword(guides):
     it, counted = guides()
-    with pytest.raises(GuideRefused, match=r"^input 'guided_decoding_guide': Unimplemented keys"):
+    with pytest.raises(GuideRejected, match=r"^input 'guided_decoding_guide': Unimplemented keys"):
         it.matchers([request_for(Guide("json_schema", '{"not": {}, "contains": {}}'))], no_check)
     assert counted == ["contains", "not"]
 
@@ -96,7 +96,7 @@ def test_guides_are_rejected_if_llguidance_is_not_installed(guides, monkeypatch)
     it, _ = guides()
     it.check([request_for(None)])
     with pytest.raises(
-        GuideRefused, match=UNSUPPORTED + ".*isn't installed; install llguidance>=1.9,<2 in"
+        GuideRejected, match=UNSUPPORTED + ".*isn't installed; install llguidance>=1.9,<2 in"
     ):
         it.check([request_for(Guide("json"))])
 
@@ -109,7 +109,7 @@ def test_guides_are_rejected_with_an_unsupported_llguidance_version(guides, monk
     it, _ = guides()
     found = version or "of an unknown version"
     said = f"llguidance {found} isn't supported; install llguidance>=1.9,<2"
-    with pytest.raises(GuideRefused, match=UNSUPPORTED + said):
+    with pytest.raises(GuideRejected, match=UNSUPPORTED + said):
         it.check([request_for(Guide("json"))])
 
 
@@ -121,7 +121,7 @@ def test_supported_llguidance_versions_are_accepted(monkeypatch, version):
 
 def test_guides_are_rejected_without_a_readable_tokenizer(guides):
     it, _ = guides(tokenizer_kinds.words)
-    with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*can't read its tokenizer$"):
+    with pytest.raises(GuideRejected, match=UNSUPPORTED + ".*can't read its tokenizer$"):
         it.check([request_for(Guide("json"))])
 
 
@@ -164,6 +164,6 @@ def test_guides_are_rejected_without_a_worker_program(guides, monkeypatch):
     monkeypatch.setattr("tandem.guides.worker.python", lambda: "/nowhere/python")
     it, _ = guides()
     with pytest.raises(
-        GuideRefused, match=UNSUPPORTED + ".*executable /nowhere/python is missing; install"
+        GuideRejected, match=UNSUPPORTED + ".*executable /nowhere/python is missing; install"
     ):
         it.check([request_for(Guide("json"))])
