@@ -5,7 +5,7 @@ The loop does no I/O. It yields one of these effects and receives the result.
 ===========  ====================================  ===================
 effect       meaning                               the driver sends
 ===========  ====================================  ===================
-EngineCall   call `draft` or `target`              EngineAnswer
+EngineCall   call `draft` or `target`              EngineResult
 StartAhead   run steps while the next call blocks  None
 AwaitAhead   wait for the result of those steps    it, or None if late
 TextCall     detokenize ids                        DecodedText
@@ -64,7 +64,7 @@ class Draft:
     plain_tokens: int = 1
     num_matching: int = 0  # for a copy: number of tokens in the n-gram that matched
     plan: DraftPlan | None = None  # for a draft model: the plan of its call
-    answer: EngineAnswer | None = None  # for a draft model: the answer to its call
+    result: EngineResult | None = None  # for a draft model: the result of its call
     num_branches: int = 0  # number of branches that were drafted ahead for this round
     drafted_ahead: bool = False  # whether this draft is one of these branches
     seconds_saved: float = 0.0  # duration of the draft call that the branch replaced
@@ -105,8 +105,8 @@ class EngineCall(NamedTuple):
     seed: int
     draft: Draft = NO_DRAFT
     branching: Branching | None = None  # draft branches after `draft` instead of verifying it
-    end_id: int | None = None  # ends the call; the answer excludes it
-    stop_ids: tuple[int, ...] = ()  # end the call too; the answer includes them
+    end_id: int | None = None  # ends the call; the result excludes it
+    stop_ids: tuple[int, ...] = ()  # end the call too; the result includes them
     ban_end_ids: bool = False
     wants_logits: bool = False
     unread_logits: Any = None  # for `draft`: a handle to return, whose logits will not be read
@@ -132,7 +132,7 @@ class PromptLogProbs(NamedTuple):
     top: TopLogProbs | None = None
 
 
-class EngineAnswer(NamedTuple):
+class EngineResult(NamedTuple):
     """The new tokens of an engine call, their details, and the duration of the call.
 
     seconds: duration of the whole call. engine_seconds: duration by the engine's own clock, or 0 if
@@ -154,7 +154,7 @@ class EngineAnswer(NamedTuple):
     branches: tuple[BranchDraft, ...] = ()
 
 
-StepsAhead: TypeAlias = Generator[EngineCall, EngineAnswer, Any]
+StepsAhead: TypeAlias = Generator[EngineCall, EngineResult, Any]
 
 
 class StartAhead(NamedTuple):

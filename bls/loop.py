@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.chunk_size import ChunkSize
 from tandem.bls.drafters.drafter import DrafterContext, Proposal
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
@@ -26,8 +25,8 @@ from tandem.bls.effects import (
     Chunk,
     Draft,
     Effect,
-    EngineAnswer,
     EngineCall,
+    EngineResult,
     FinishReason,
     KvBlocks,
     PromptLogProbs,
@@ -38,6 +37,7 @@ from tandem.bls.errors import EngineCallError
 from tandem.bls.exactness.seeds import output_depends_on_lengths, verification_seed
 from tandem.bls.guided.guidance import GRAMMAR, ByGuide, Guidance
 from tandem.bls.metrics.request_statistics import Round, Statistics
+from tandem.bls.plain_call_size import PlainCallSize
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.text.detokenizer import IncrementalDetokenizer
@@ -80,9 +80,9 @@ class Decoding:
         self.statistics.guide = self._guidance.statistics
         self._clock = clock  # seconds
         self._text = IncrementalDetokenizer(request, each_round=request.needs_text_each_round)
-        self._chunk_size = ChunkSize(
+        self._plain_call_size = PlainCallSize(
             steady=request.stream or request.needs_text_each_round,
-            in_engine=request.kind.in_engine,
+            in_engine=request.drafter_kind.in_engine,
             use_timings=not output_depends_on_lengths(request, settings),
         )
         self._plain_tokens_due = 0  # tokens to decode before the drafter is called again
@@ -91,7 +91,7 @@ class Decoding:
     def decode(self) -> Steps:
         """Yield effects until the answer is complete."""
         if self._guidance.begins_forced:
-            yield from self._emit(EngineAnswer(NO_TOKENS), plain_details(0, 0), None)
+            yield from self._emit(EngineResult(NO_TOKENS), plain_details(0, 0), None)
         while self.finish_reason is None:
             began = self._clock()
             draft = yield from self._propose()
@@ -121,7 +121,7 @@ class Decoding:
     def _round(self, proposed: Draft, began: float) -> Steps:
         """Verify a draft, count the accepted tokens, and emit the new tokens.
 
-        We don't pass an end id here. An engine that stops on EOS leaves it out of its answer, so we
+        We don't pass an end id here. An engine that stops on EOS leaves it out of its result, so we
         couldn't tell an accepted EOS from a rejected draft token.
         """
         draft = self._guidance.legal_prefix(proposed)
@@ -129,12 +129,12 @@ class Decoding:
         if ahead is not None:
             yield StartAhead(self._count_call(ahead))
         call = self._target_call(len(draft) + 1, end_ids=(), draft=draft)
-        answer = yield from self._guidance.call_target(call)
-        eos_index = self.sequence.find_eos(answer.tokens)
-        accepted = self._count_round(draft, answer, eos_index)
-        rounds, count = self.statistics.num_rounds, len(answer.tokens)
+        result = yield from self._guidance.call_target(call)
+        eos_index = self.sequence.find_eos(result.tokens)
+        accepted = self._count_round(draft, result, eos_index)
+        rounds, count = self.statistics.num_rounds, len(result.tokens)
         details = round_details(rounds, count, accepted, len(proposed))
-        yield from self._emit(answer, details, eos_index)
+        yield from self._emit(result, details, eos_index)
         if proposed.drafter != GRAMMAR:
             self._drafter.verified(proposed, accepted, self._clock() - began)
 
@@ -143,12 +143,12 @@ class Decoding:
         self.statistics.ahead.num_calls += 1
         return (yield from ahead)
 
-    def _count_round(self, draft: Draft, answer: EngineAnswer, eos_index: int | None) -> int:
-        """Count a round; return the number of accepted tokens, which precede the answer's last one.
+    def _count_round(self, draft: Draft, result: EngineResult, eos_index: int | None) -> int:
+        """Count a round; return the number of accepted tokens, which precede the result's last one.
 
-        eos_index: index of the first end of sequence in the answer, or None.
+        eos_index: index of the first end of sequence in the result, or None.
         """
-        count = len(answer.tokens)
+        count = len(result.tokens)
         if not 1 <= count <= len(draft) + 1:
             raise EngineCallError(
                 self._settings.target.model,
@@ -163,33 +163,33 @@ class Decoding:
                 drafter=draft.drafter,
                 planned_tokens=draft.plan.num_tokens if draft.plan else 0,
                 stop_probability=draft.plan.stop_probability if draft.plan else 0.0,
-                draft_seconds=draft.answer.engine_seconds if draft.answer else 0.0,
-                target_seconds=answer.engine_seconds,
+                draft_seconds=draft.result.engine_seconds if draft.result else 0.0,
+                target_seconds=result.engine_seconds,
                 num_branches=draft.num_branches,
                 drafted_ahead=draft.drafted_ahead,
                 seconds_saved=draft.seconds_saved,
             )
         )
-        # The last token of an answer is the target's own. If it equals the draft token at that
+        # The last token of a result is the target's own. If it equals the draft token at that
         # position, it isn't a correction, so the target stopped early and left the rest of the
         # draft unverified. The count is a lower bound: after an early stop, a token that differs
         # from the draft looks like a correction. With a threshold, nothing is counted, because a
         # correction may equal the rejected token.
         last = count - 1
         exact = self.request.draft_acceptance_threshold is None
-        if exact and last < len(draft) and answer.tokens[last] == draft.tokens[last]:
+        if exact and last < len(draft) and result.tokens[last] == draft.tokens[last]:
             self.statistics.num_unverified_draft_tokens += len(draft) - last
         return accepted
 
     def _plain_step(self) -> Steps:
-        """Decode as many tokens with the target alone as the chunk size allows.
+        """Decode tokens with the target alone: as many as all bounds allow.
 
         A single streaming call for the whole answer would be cheaper. But Triton's Python backend
         deadlocks a model that receives two streams (see ``bls.triton.engine_calls.calls``).
         """
         bounds = (
             self.sequence.tokens_left,
-            self._chunk_size.tokens,
+            self._plain_call_size.tokens,
             self._guidance.max_plain_tokens,
             self._plain_tokens_due,
             self.sequence.min_tokens_left,
@@ -197,38 +197,38 @@ class Decoding:
         wanted = min(filter(None, bounds))  # 0: no bound
         began = self._clock()
         call = self._target_call(wanted, end_ids=self.request.end_ids)
-        answer = yield from self._guidance.call_target(call)
-        count = len(answer.tokens)
+        result = yield from self._guidance.call_target(call)
+        count = len(result.tokens)
         self._plain_tokens_due = max(0, self._plain_tokens_due - count)
-        self._chunk_size.adapt(count, answer.seconds)
-        eos_index = self.sequence.find_eos(answer.tokens)
-        stopped_early = count < wanted and not self._guidance.cuts_answers
+        self._plain_call_size.adapt(count, result.seconds)
+        eos_index = self.sequence.find_eos(result.tokens)
+        stopped_early = count < wanted and not self._guidance.cuts_results
         eos_dropped = stopped_early and eos_index is None
-        details = self._count_plain_tokens(answer, eos_index, eos_dropped=eos_dropped)
-        yield from self._emit(answer, details, eos_index, eos_dropped=eos_dropped)
+        details = self._count_plain_tokens(result, eos_index, eos_dropped=eos_dropped)
+        yield from self._emit(result, details, eos_index, eos_dropped=eos_dropped)
         self._drafter.observe_plain_step(count, self._clock() - began)
 
     def _count_plain_tokens(
-        self, answer: EngineAnswer, eos_index: int | None, *, eos_dropped: bool
+        self, result: EngineResult, eos_index: int | None, *, eos_dropped: bool
     ) -> TokenDetails:
         """Count the tokens of a plain step, up to EOS.
 
         If the engine drafts internally, count its rounds instead.
 
-        eos_dropped: whether the engine stopped on EOS and left it out of its answer.
+        eos_dropped: whether the engine stopped on EOS and left it out of its result.
         """
-        rounds, count = self.statistics.num_rounds, len(answer.tokens)
-        if answer.num_draft_tokens:
+        rounds, count = self.statistics.num_rounds, len(result.tokens)
+        if result.num_draft_tokens:
             self.statistics.add_engine_drafts(
-                count + eos_dropped, answer.num_draft_tokens, answer.num_accepted_tokens
+                count + eos_dropped, result.num_draft_tokens, result.num_accepted_tokens
             )
-            self.statistics.target_seconds += answer.engine_seconds
+            self.statistics.target_seconds += result.engine_seconds
             return unverified_details(self.statistics.num_rounds, count, "unknown")
-        kept = len(answer.tokens[:eos_index])
+        kept = len(result.tokens[:eos_index])
         if kept:
-            self.statistics.add(Round(num_plain_tokens=kept, target_seconds=answer.engine_seconds))
+            self.statistics.add(Round(num_plain_tokens=kept, target_seconds=result.engine_seconds))
         else:
-            self.statistics.target_seconds += answer.engine_seconds
+            self.statistics.target_seconds += result.engine_seconds
         return plain_details(rounds, count)
 
     def _target_call(
@@ -236,7 +236,7 @@ class Decoding:
     ) -> EngineCall:
         """Return a target call that stops at any of ``end_ids``.
 
-        An engine takes one end id, which its answer excludes. The rest are sent as stop ids.
+        An engine takes one end id, which its result excludes. The rest are sent as stop ids.
         """
         below_min = self.sequence.min_tokens_left > 0
         context = self.sequence.context
@@ -254,25 +254,25 @@ class Decoding:
             stop_ids=() if below_min else end_ids[1:],
             ban_end_ids=below_min,
             wants_logits=self.request.return_generation_logits,
-            in_engine=self.request.kind.in_engine,
+            in_engine=self.request.drafter_kind.in_engine,
         )
 
     def _emit(
         self,
-        answer: EngineAnswer,
+        result: EngineResult,
         details: TokenDetails,
         eos_index: int | None,
         *,
         eos_dropped: bool = False,
     ) -> Steps:
-        """Append and emit an answer's tokens up to an end of sequence or a stop string.
+        """Append and emit a result's tokens up to an end of sequence or a stop string.
 
-        details: details of the answer's tokens. eos_index: index of the first end of sequence in
-        the answer, or None. eos_dropped: whether the engine stopped on EOS and left it out of its
-        answer.
+        details: details of the result's tokens. eos_index: index of the first end of sequence in
+        the result, or None. eos_dropped: whether the engine stopped on EOS and left it out of its
+        result.
         """
         ended = eos_dropped or eos_index is not None
-        tokens = answer.tokens[:eos_index][: self.sequence.tokens_left]
+        tokens = result.tokens[:eos_index][: self.sequence.tokens_left]
         left = 0 if ended else self.sequence.tokens_left - len(tokens)
         count, forced = self._guidance.follow(tokens, left)
         tokens = tokens[:count]
@@ -286,8 +286,8 @@ class Decoding:
         tokens = tokens[:cut]
         details = details.first(len(tokens))._replace(text_lengths=lengths)
         if self.request.return_log_probs:
-            details = details.with_log_probs(answer.log_probs, answer.top)
-        self._keep_extras(answer, len(tokens))
+            details = details.with_log_probs(result.log_probs, result.top)
+        self._keep_extras(result, len(tokens))
         self.sequence.append(tokens)
         stopped = ended or self._text.stop_string or self._guidance.complete
         if stopped or self.sequence.tokens_left == 0:
@@ -299,28 +299,28 @@ class Decoding:
             self._drafter.completed(self.sequence)
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
-    def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
-        """Store an answer's logits, prompt details and KV block counts.
+    def _keep_extras(self, result: EngineResult, count: int) -> None:
+        """Store a result's logits, prompt details and KV block counts.
 
         count: number of tokens that are kept. Logits are copied, because a view would keep the
-        whole answer's memory alive.
+        whole result's memory alive.
         """
-        if answer.prompt_log_probs is not None:
-            self.prompt_log_probs = answer.prompt_log_probs
-        if self.request.return_generation_logits and answer.logits is not None:
-            self.generation_logits.append(answer.logits[:count].copy())
-        if answer.context_logits is not None:
-            self.context_logits = answer.context_logits.copy()
-        if answer.kv_blocks is None:
+        if result.prompt_log_probs is not None:
+            self.prompt_log_probs = result.prompt_log_probs
+        if self.request.return_generation_logits and result.logits is not None:
+            self.generation_logits.append(result.logits[:count].copy())
+        if result.context_logits is not None:
+            self.context_logits = result.context_logits.copy()
+        if result.kv_blocks is None:
             return
         # The previous call left its tokens in KV blocks, except its last token. Any of those blocks
         # that this call didn't reuse had been evicted and were recomputed.
         block = self._settings.target.kv_block_tokens
         if self.prompt_kv_blocks is None:
-            self.prompt_kv_blocks = answer.kv_blocks
-            cached = min(answer.kv_blocks.reused * block, len(self.request.prompt_ids))
+            self.prompt_kv_blocks = result.kv_blocks
+            cached = min(result.kv_blocks.reused * block, len(self.request.prompt_ids))
             self.statistics.num_cached_prompt_tokens = cached
-        self.kv_blocks = answer.kv_blocks
-        missing = self._reusable_tokens // block - answer.kv_blocks.reused
+        self.kv_blocks = result.kv_blocks
+        missing = self._reusable_tokens // block - result.kv_blocks.reused
         self.statistics.num_recomputed_tokens += max(0, missing) * block
         self._reusable_tokens = len(self.sequence) - 1

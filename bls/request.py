@@ -85,7 +85,7 @@ class Request(Options):
     lora_task: LoraTask | None = None  # the client's own LoRA adapter of the target
 
     @property
-    def kind(self) -> DrafterKind:
+    def drafter_kind(self) -> DrafterKind:
         """The drafter's row in the registry."""
         return DRAFTERS[self.drafter]
 
@@ -97,7 +97,7 @@ class Request(Options):
     @cached_property
     def longest_draft(self) -> int:
         """Maximum number of draft tokens per round, from all sources."""
-        if not (self.kind.looks_up and self.kind.drafts_in_loop):
+        if not (self.drafter_kind.looks_up and self.drafter_kind.drafts_in_loop):
             return self.longest_proposal
         copied = max(self.prompt_lookup_num_tokens, self.prediction_num_tokens)
         return max(self.longest_proposal, copied)
@@ -105,7 +105,7 @@ class Request(Options):
     @cached_property
     def longest_proposal(self) -> int:
         """Maximum number of draft tokens per round from a drafter other than prompt lookup."""
-        if self.kind.only_looks_up or not self.kind.drafts_in_loop:
+        if self.drafter_kind.only_looks_up or not self.drafter_kind.drafts_in_loop:
             return 0
         return self.max_draft_len if self.draft_len == AUTO else self.draft_len
 

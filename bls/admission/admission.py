@@ -300,7 +300,7 @@ class DraftKvAvailability:
 def needed_kv_blocks(request: Request, settings: LoopSettings) -> tuple[int, int]:
     """Return the number of KV blocks that a request may need in the target and in the draft."""
     tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
-    draft = settings.draft if request.kind.samples_from_draft_model else None
+    draft = settings.draft if request.drafter_kind.samples_from_draft_model else None
     draft_blocks = draft.kv_blocks_for(min(tokens, draft.max_seq_len)) if draft else 0
     return settings.target.kv_blocks_for(tokens), draft_blocks
 

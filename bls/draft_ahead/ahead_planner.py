@@ -11,7 +11,7 @@ from tandem.bls.draft_ahead.cost_model import FIRST_PLAN, UNLIMITED, AheadPlan, 
 from tandem.bls.draft_length.arms import MEMORY, Acceptance
 from tandem.bls.draft_length.costs import Line
 from tandem.bls.drafters.registry import DRAFT_MODEL
-from tandem.bls.effects import Draft, EngineAnswer
+from tandem.bls.effects import Draft, EngineResult
 from tandem.bls.settings import LoopSettings
 
 ALL_BRANCHES = 128  # branches of all sequences; each sequence gets at least `BUDGETS[0]`
@@ -79,24 +79,24 @@ class AheadPlanner:
 
         Drafting ahead can use the whole round except the round's draft call.
         """
-        answer = draft.answer
+        result = draft.result
         with self._lock:
-            seconds_after_draft = seconds - (answer.seconds if answer else 0.0)
+            seconds_after_draft = seconds - (result.seconds if result else 0.0)
             self._target.add(len(draft), seconds_after_draft, CALL_WEIGHT)
-            if answer is not None and len(answer.tokens):
-                self._add_call(answer, len(answer.tokens), 1)
+            if result is not None and len(result.tokens):
+                self._add_call(result, len(result.tokens), 1)
 
-    def record_branch_time(self, answer: EngineAnswer, num_tokens: int, num_branches: int) -> None:
+    def record_branch_time(self, result: EngineResult, num_tokens: int, num_branches: int) -> None:
         """Record the duration of a call for branches.
 
-        num_tokens: maximum number of tokens per branch. A call without branches in its answer
+        num_tokens: maximum number of tokens per branch. A call without branches in its result
         counts only if it was stopped for being late, not if the engine lacked memory for branches.
         """
         with self._lock:
             costs = self._costs()
-            late = costs is not None and answer.seconds > costs.verification(0)
-            if answer.branches or late:
-                self._add_call(answer, num_tokens + 1, num_branches)
+            late = costs is not None and result.seconds > costs.verification(0)
+            if result.branches or late:
+                self._add_call(result, num_tokens + 1, num_branches)
 
     def plan(self, longest: int, max_tokens: int = UNLIMITED, *, always: bool) -> AheadPlan | None:
         """Return a plan for branches, or None if drafting ahead doesn't pay.
@@ -126,7 +126,7 @@ class AheadPlanner:
         costs = Costs(self._target.fit(), self._step.fit(), self._overhead.at(0))
         return costs if costs.verification(1) > 0 and sum(costs.step) > 0 else None
 
-    def _add_call(self, answer: EngineAnswer, steps: int, num_branches: int) -> None:
-        working = answer.engine_seconds or answer.seconds
+    def _add_call(self, result: EngineResult, steps: int, num_branches: int) -> None:
+        working = result.engine_seconds or result.seconds
         self._step.add(num_branches, working / steps, CALL_WEIGHT)
-        self._overhead.add(0, max(0.0, answer.seconds - working), CALL_WEIGHT)
+        self._overhead.add(0, max(0.0, result.seconds - working), CALL_WEIGHT)

@@ -31,8 +31,8 @@ from tandem.bls.effects import (
     BranchDraft,
     Branching,
     Draft,
-    EngineAnswer,
     EngineCall,
+    EngineResult,
     StepsAhead,
 )
 from tandem.bls.exactness.seeds import output_depends_on_lengths
@@ -69,10 +69,10 @@ class BranchesAhead:
         return self.by_outcome.get((num_accepted, int(new[-1])))
 
 
-def index_by_outcome(start: int, draft: TokenIds, answer: EngineAnswer) -> BranchesAhead:
-    """Map outcomes to the branches of an engine's answer. Leaves out empty branches."""
-    by_outcome = {(b.num_accepted, b.next_token): b for b in answer.branches if len(b.tokens)}
-    return BranchesAhead(start, draft, by_outcome, answer.logits)
+def index_by_outcome(start: int, draft: TokenIds, result: EngineResult) -> BranchesAhead:
+    """Map outcomes to the branches of an engine's result. Leaves out empty branches."""
+    by_outcome = {(b.num_accepted, b.next_token): b for b in result.branches if len(b.tokens)}
+    return BranchesAhead(start, draft, by_outcome, result.logits)
 
 
 def plan_branches(
@@ -148,15 +148,15 @@ class DraftAhead:
         self._longest = longest = max(branching.lengths)
 
         def steps() -> StepsAhead:
-            answer = yield call._replace(
+            result = yield call._replace(
                 max_new_tokens=longest,
                 draft=draft,
                 branching=branching,
                 unread_logits=self.planner.next_unread_logits(),
             )
-            logits.set_result(answer.logits)
-            self.planner.record_branch_time(answer, longest, sum(branching.counts))
-            return index_by_outcome(len(call.context), draft.tokens, answer)
+            logits.set_result(result.logits)
+            self.planner.record_branch_time(result, longest, sum(branching.counts))
+            return index_by_outcome(len(call.context), draft.tokens, result)
 
         return steps()
 

@@ -90,7 +90,7 @@ class Arms:
         round_ = np.empty(self._sums.shape[1:])
         drafted, emitted = round_
         drafted[:] = self._lengths
-        log_probs = draft.answer.log_probs if draft.answer else None
+        log_probs = draft.result.log_probs if draft.result else None
         if log_probs is not None:
             doubt = -np.cumsum(log_probs[: len(draft)], dtype=np.float64)
             ends = doubt.searchsorted(self._doubts, side="right") + 1.0

@@ -5,8 +5,8 @@ They are learned from averages over time slots (see `experiments`).
 
 from __future__ import annotations
 
-from tandem.bls.chunk_size import MAX_CHUNK_TOKENS
 from tandem.bls.draft_length.experiments import Mode, Slots
+from tandem.bls.plain_call_size import MAX_PLAIN_TOKENS
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
 FIRST_PLAIN_TOKENS = 3  # per call of the first measurement; shorter calls cost more per token
@@ -140,7 +140,7 @@ class LoadCosts:
         if not self.known:
             return FIRST_PLAIN_TOKENS
         fitting = self.slots.seconds_to_change(now) * self.plain_speed
-        return int(min(max(1, fitting), MAX_CHUNK_TOKENS))
+        return int(min(max(1, fitting), MAX_PLAIN_TOKENS))
 
     def is_settled(self, began: float) -> bool:
         """Return whether all sequences have had the same mode since ``began``, in seconds."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tandem.bls.effects import Draft, DraftPlan
+from tandem.bls.exactness.seeds import output_depends_on_lengths
+from tandem.bls.request import Request
+from tandem.bls.settings import AUTO, LoopSettings
 
-# Replaces the draft length `auto` if a seeded output depends on draft lengths (see
-# `bls.exactness.seeds`).
+# Replaces `auto` if the output for a seed depends on draft lengths.
 SEEDED_LENGTH = 5
 
 
@@ -32,3 +34,12 @@ class FixedLength:
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Do nothing."""
+
+
+def fixed_length(request: Request, settings: LoopSettings) -> FixedLength | None:
+    """Return the draft length of a request, or None if `auto` chooses its lengths."""
+    if request.draft_len != AUTO:
+        return FixedLength(request.draft_len)
+    if output_depends_on_lengths(request, settings):
+        return FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
+    return None

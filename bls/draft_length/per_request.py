@@ -49,10 +49,10 @@ class AutoLength:
         If it was drafted ahead, only its acceptance counts, because the round doesn't predict the
         costs of other rounds.
         """
-        timed = self._load_stayed() and (draft.answer is None or self._caught_up)
+        timed = self._load_stayed() and (draft.result is None or self._caught_up)
         if not draft.drafted_ahead:
             self._planner.record_round(draft, num_accepted, seconds, self._level, timed=timed)
-        if draft.answer is not None or draft.drafted_ahead:
+        if draft.result is not None or draft.drafted_ahead:
             self._caught_up = True
             self._planner.record_acceptance(draft, num_accepted)
             self._own.add(num_accepted, len(draft), OWN_MEMORY)

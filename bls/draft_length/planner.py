@@ -155,9 +155,9 @@ class DraftPlanner:
         """Record a round. timed: whether to learn from its duration."""
         with self._lock:
             load, rate = self.load(), self._acceptance.rate()
-            if draft.answer is None:
+            if draft.result is None:
                 self.observe_lookup(draft, num_accepted)
-            elif not self._reports_probs or draft.answer.log_probs is not None:
+            elif not self._reports_probs or draft.result.log_probs is not None:
                 round_ = self._arms.as_every_arm(draft, num_accepted, rate)
                 self._arms.add(round_, 0, 1 + level)
             self._end_slot(load)
@@ -190,11 +190,11 @@ class DraftPlanner:
         # Requests without access to the draft model use lookup drafts even in slots without drafts.
         if costs.mode(now) is Mode.NO_DRAFTS or not costs.is_settled(now - seconds):
             return
-        if draft.answer is None:
+        if draft.result is None:
             costs.lookup.count(len(draft), seconds)
             return
-        engine_seconds = draft.answer.engine_seconds or draft.answer.seconds
-        costs.drafting.count(len(draft.answer.tokens), seconds, engine=engine_seconds)
+        engine_seconds = draft.result.engine_seconds or draft.result.seconds
+        costs.drafting.count(len(draft.result.tokens), seconds, engine=engine_seconds)
 
     def _end_slot(self, load: LoadPlans) -> None:
         if load.costs.end_slot(self._clock(), max(1, self._running())):

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any, Protocol
 
 from tandem.bls.draft_ahead.branches import DraftAhead, make_draft_ahead
-from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
+from tandem.bls.draft_length.fixed import FixedLength, fixed_length
 from tandem.bls.draft_length.per_request import AutoLength
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, Proposal
 from tandem.bls.drafters.registry import DRAFT_MODEL
@@ -19,10 +19,10 @@ from tandem.bls.effects import (
     StepsAhead,
 )
 from tandem.bls.errors import EngineCallError, RejectedByEngine
-from tandem.bls.exactness.seeds import output_depends_on_lengths, proposal_seed
+from tandem.bls.exactness.seeds import proposal_seed
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
-from tandem.bls.settings import AUTO, EngineSettings
+from tandem.bls.settings import EngineSettings
 
 
 class DraftVocabulary(Protocol):
@@ -106,7 +106,7 @@ class DraftModel(Drafter):
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         """Return a branch that was drafted ahead, or call the draft engine.
 
-        The call has stop ids instead of an end id. Engines keep a stop id in the answer but drop an
+        The call has stop ids instead of an end id. Engines keep a stop id in the result but drop an
         end id, and the target couldn't verify a dropped token.
         """
         longest = min(limit, self._engine.max_seq_len - len(self._vocabulary.context(sequence)))
@@ -116,23 +116,23 @@ class DraftModel(Drafter):
         plan = self.length.plan(longest)
         if not plan.num_tokens:
             return Draft(plain_tokens=plan.plain_tokens)
-        answer = yield self._call(sequence)._replace(
+        result = yield self._call(sequence)._replace(
             max_new_tokens=plan.num_tokens,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
             unread_logits=self._ahead.planner.next_unread_logits() if self._ahead else None,
         )
-        if sequence.request.use_draft_logits and answer.logits is None:
+        if sequence.request.use_draft_logits and result.logits is None:
             raise RejectedByEngine(
-                self._engine.model, "generation_logits are missing from its answer"
+                self._engine.model, "generation_logits are missing from its response"
             )
         return Draft(
-            self._vocabulary.verifiable(sequence, answer.tokens, limit),
-            answer.logits,
+            self._vocabulary.verifiable(sequence, result.tokens, limit),
+            result.logits,
             drafter=DRAFT_MODEL.name,
             plain_tokens=plan.num_tokens,  # used if no drafted token is verifiable
             plan=plan,
-            answer=answer,
+            result=result,
             num_branches=branch.num_branches,
         )
 
@@ -206,13 +206,7 @@ def make(request: Request, context: DrafterContext) -> DraftModel:
     settings = context.settings
     if settings.draft is None:
         raise ValueError("this drafter needs a draft engine")
-    length: FixedLength | AutoLength
-    if request.draft_len != AUTO:
-        length = FixedLength(request.draft_len)
-    elif output_depends_on_lengths(request, settings):
-        length = FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
-    else:
-        length = AutoLength(context.draft_planner)
+    length = fixed_length(request, settings) or AutoLength(context.draft_planner)
     ahead = make_draft_ahead(request, settings, context.ahead_planner)
     vocabulary = (
         context.translator.translation()

@@ -11,7 +11,7 @@ from tandem.bls.request import Request
 
 def drafter_of(request: Request, context: DrafterContext, statistics: Statistics) -> Drafter:
     """Return the drafter that a request selects. statistics: of the request."""
-    kind = request.kind
+    kind = request.drafter_kind
     context = context._replace(own=kind.settings)
     if kind.name in BUILT_IN:
         return kind.make(request, context)

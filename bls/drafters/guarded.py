@@ -156,11 +156,11 @@ class GuardedDrafter(Drafter):
         """
         if not isinstance(draft, Draft):
             raise self._fault(f"it must return a Draft; got {type(draft).__name__}")
-        given = (draft.logits, draft.plan, draft.answer)
+        given = (draft.logits, draft.plan, draft.result)
         of_draft_model = any(thing is not None for thing in given)
         if of_draft_model and not self._kind.samples_from_draft_model:
             raise self._fault(
-                "its draft sets logits, plan or answer; set samples_from_draft_model in its DRAFTER"
+                "its draft sets logits, plan or result; set samples_from_draft_model in its DRAFTER"
             )
         if not (isinstance(draft.plain_tokens, int) and draft.plain_tokens >= 0):
             raise self._fault("its draft's plain_tokens must be an int of at least 0")

@@ -45,7 +45,7 @@ def make_lossless(request: Request, settings: LoopSettings) -> Request:
     A request with a draft_acceptance_threshold isn't restricted this way, because it accepts a
     changed distribution.
     """
-    if not request.kind.drafts_in_loop:
+    if not request.drafter_kind.drafts_in_loop:
         return request
     guided_by_token = request.guide and guide_method(request, settings) == "token_by_token"
     # Only a prefill returns the prompt's logits. Some engines don't compute log-probabilities when

@@ -55,6 +55,6 @@ def output_depends_on_lengths(request: Request, settings: LoopSettings) -> bool:
     """
     if request.sampling.greedy or not request.seeded:
         return False
-    drafts = request.kind.drafts_in_loop
+    drafts = request.drafter_kind.drafts_in_loop
     keyed = settings.target.capabilities.keyed_randomness
     return not keyed or (drafts and request.use_draft_logits)

@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.effects import NO_DRAFT, NO_TOKENS, Draft, Effect, EngineAnswer, EngineCall
+from tandem.bls.effects import NO_DRAFT, NO_TOKENS, Draft, Effect, EngineCall, EngineResult
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.exactness.seeds import repair_seed
 from tandem.bls.metrics.request_statistics import GuideStatistics
@@ -41,26 +41,26 @@ from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.matcher import GuideMatcher, TokenMasks, Walk
 
 Bias = NDArray[np.float32]
-GuidedAnswer: TypeAlias = Generator[Effect, Any, EngineAnswer]
+GuidedResult: TypeAlias = Generator[Effect, Any, EngineResult]
 Method: TypeAlias = Literal["masks", "repair", "token_by_token"]
 
 GRAMMAR: Final = "grammar"  # drafter name of forced tokens that must be verified
 UNBOUNDED = 2**31 - 1
 # Tokens per call to an engine that decodes without the guide. A disallowed token wastes the rest.
-FIRST_CHUNK, MAX_CHUNK = 4, 32
+FIRST_UNGUIDED_TOKENS, MAX_UNGUIDED_TOKENS = 4, 32
 
 
 class Guidance:
     """Guidance for an answer without a guide. It changes nothing.
 
-    statistics: None without a guide. cuts_answers: whether an engine answer may be cut shorter than
+    statistics: None without a guide. cuts_results: whether an engine result may be cut shorter than
     requested before the whole answer is complete. max_plain_tokens: maximum number of tokens per
     call without a draft. complete: whether only an end of sequence may follow. begins_forced:
     whether the answer begins with forced tokens.
     """
 
     statistics: GuideStatistics | None = None
-    cuts_answers = False
+    cuts_results = False
     max_plain_tokens = UNBOUNDED
     complete = False
     begins_forced = False
@@ -73,10 +73,10 @@ class Guidance:
         """Return the longest prefix of a draft that the guide allows."""
         return draft
 
-    def call_target(self, call: EngineCall) -> GuidedAnswer:
+    def call_target(self, call: EngineCall) -> GuidedResult:
         """Perform a target call and return the tokens that the guide allows."""
-        answer: EngineAnswer = yield call
-        return answer
+        result: EngineResult = yield call
+        return result
 
     def follow(self, tokens: TokenIds, max_forced: int) -> tuple[int, TokenIds]:  # noqa: ARG002
         """Advance the guide over an answer's tokens.
@@ -96,16 +96,16 @@ class ByGuide(Guidance):
         self._settings = settings
         self._method = guide_method(self._request, settings)
         self._commits = _commits_forced(self._request)
-        self._chunk = FIRST_CHUNK
+        self._unguided_tokens = FIRST_UNGUIDED_TOKENS
         self._masks_of: tuple[TokenIds, TokenMasks] | None = None  # last checked draft, its masks
         self._guided = GuideStatistics(method=self._method, warnings=matcher.warnings)
         self.statistics = self._guided
-        self.cuts_answers = self._method == "repair"
+        self.cuts_results = self._method == "repair"
 
     @property
     def max_plain_tokens(self) -> int:  # type: ignore[override]
         """Maximum number of tokens per call without a draft: 1 unless the method is ``repair``."""
-        return self._chunk if self._method == "repair" else 1
+        return self._unguided_tokens if self._method == "repair" else 1
 
     @property
     def complete(self) -> bool:  # type: ignore[override]
@@ -133,7 +133,7 @@ class ByGuide(Guidance):
         self._guided.num_illegal_draft_tokens += len(draft) - len(tokens)
         return replace(draft, tokens=tokens)
 
-    def call_target(self, call: EngineCall) -> GuidedAnswer:
+    def call_target(self, call: EngineCall) -> GuidedResult:
         if self._method == "repair":
             return (yield from self._repair(call))
         tokens = call.draft.tokens
@@ -141,8 +141,8 @@ class ByGuide(Guidance):
             masks = self._masks_of[1]
         else:
             masks = self._walk(tokens).masks
-        answer: EngineAnswer = yield call._replace(token_masks=masks)
-        return answer
+        result: EngineResult = yield call._replace(token_masks=masks)
+        return result
 
     def follow(self, tokens: TokenIds, max_forced: int) -> tuple[int, TokenIds]:
         kept: int = self._try(lambda: self._matcher.advance(tokens.tolist()))
@@ -152,24 +152,24 @@ class ByGuide(Guidance):
         self._guided.num_forced_tokens += len(forced)
         return kept, np.array(forced, np.int32)
 
-    def _repair(self, call: EngineCall) -> GuidedAnswer:
+    def _repair(self, call: EngineCall) -> GuidedResult:
         """Perform a call without the guide, and sample its first disallowed token again.
 
         The call has no end id, because the engine would drop the end token, which may be
         disallowed.
         """
         ends = self._request.end_ids if call.end_id is not None else ()
-        answer: EngineAnswer = yield call._replace(end_id=None, stop_ids=ends or call.stop_ids)
-        walk = self._walk(answer.tokens)
-        if walk.num_legal == len(answer.tokens):
-            self._chunk = min(2 * self._chunk, MAX_CHUNK)
-            return answer
-        self._chunk = max(1, self._chunk // 2)
+        result: EngineResult = yield call._replace(end_id=None, stop_ids=ends or call.stop_ids)
+        walk = self._walk(result.tokens)
+        if walk.num_legal == len(result.tokens):
+            self._unguided_tokens = min(2 * self._unguided_tokens, MAX_UNGUIDED_TOKENS)
+            return result
+        self._unguided_tokens = max(1, self._unguided_tokens // 2)
         self._guided.num_repaired_tokens += 1
-        legal = answer.tokens[: walk.num_legal]
+        legal = result.tokens[: walk.num_legal]
         context = np.concatenate((call.context, legal)) if len(legal) else call.context
         keyed = self._settings.target.capabilities.keyed_randomness
-        repair: EngineAnswer = yield EngineCall(
+        repair: EngineResult = yield EngineCall(
             engine="target",
             context=context,
             max_new_tokens=1,
@@ -178,7 +178,7 @@ class ByGuide(Guidance):
             wants_logits=call.wants_logits,
             token_masks=walk.masks[len(legal) : len(legal) + 1],
         )
-        return join_answers(answer, len(legal), repair)
+        return join_results(result, len(legal), repair)
 
     def _walk(self, tokens: TokenIds) -> Walk:
         may_end = self._sequence.min_tokens_left == 0
@@ -219,8 +219,8 @@ def masked_bias(bias: Bias | None, mask: NDArray[np.int32], vocab_size: int) -> 
     return np.where(allowed, base, np.float32(-np.inf)).astype(np.float32)
 
 
-def join_answers(first: EngineAnswer, count: int, then: EngineAnswer) -> EngineAnswer:
-    """Return an answer with the first ``count`` tokens of ``first`` and all tokens of ``then``."""
+def join_results(first: EngineResult, count: int, then: EngineResult) -> EngineResult:
+    """Return a result with the first ``count`` tokens of ``first`` and all tokens of ``then``."""
 
     def join(first: Any, then: Any) -> Any:
         if first is None or then is None:

@@ -127,7 +127,7 @@ class Driver:
 
     def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, EngineCall):
-            return self._caller.answer(effect, before_blocking=self._launch_ahead)
+            return self._caller.call_engine(effect, before_blocking=self._launch_ahead)
         if isinstance(effect, Chunk):
             return self._receiver.deliver(effect)
         if isinstance(effect, TextCall):

@@ -179,7 +179,7 @@ def _read_text(model: str, response: Any) -> DecodedText:
         # Copied, because the array outlives the response and its memory.
         counts = None if lengths is None else lengths.as_numpy().reshape(-1).copy()
         return DecodedText(text.decode(), counts)
-    raise EngineCallError(model, f"'{postprocessing.OUTPUT}' is missing from its answer")
+    raise EngineCallError(model, f"'{postprocessing.OUTPUT}' is missing from its response")
 
 
 def _strings(rows: Sequence[Sequence[str]]) -> NDArray[np.object_]:

@@ -27,7 +27,7 @@ from scripted import (
 )
 from strategies import languages, requests_of
 
-from tandem.bls.effects import EngineAnswer
+from tandem.bls.effects import EngineResult
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Sampling
 from tandem.bls.text.detokenizer import detokenize_stream
@@ -327,7 +327,7 @@ def test_rounds_do_not_wait_for_detokenization_of_a_stream():
 def test_with_a_threshold_a_redrawn_draft_token_counts_as_verified():
     class DrawsAgain(Target):
         def answers(self, call):
-            yield EngineAnswer(call.draft.tokens[:1] if len(call.draft) else ids(1))
+            yield EngineResult(call.draft.tokens[:1] if len(call.draft) else ids(1))
 
     request = request_of(
         sampling=Sampling(top_k=0), use_draft_logits=True, draft_acceptance_threshold=0.9

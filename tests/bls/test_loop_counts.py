@@ -14,7 +14,7 @@ from scripted import (
     request_of,
 )
 
-from tandem.bls.effects import EngineAnswer, KvBlocks
+from tandem.bls.effects import EngineResult, KvBlocks
 
 
 def test_a_call_that_returns_only_the_end_is_not_a_round():
@@ -70,11 +70,11 @@ def test_draft_tokens_after_an_accepted_end_are_not_counted(end_at, accepted):
             tokens = [*call.draft.tokens.tolist(), 0]
             if end_at is not None:
                 tokens[end_at] = END
-            yield EngineAnswer(ids(*tokens))
+            yield EngineResult(ids(*tokens))
 
     class Zeros(Draft):
         def answers(self, call):
-            yield EngineAnswer(ids(*[0] * call.max_new_tokens))
+            yield EngineResult(ids(*[0] * call.max_new_tokens))
 
     decoding = decoding_of(request_of(max_tokens=5))
     chunks = play(decoding, Ends(ENDLESS), Zeros(ENDLESS))

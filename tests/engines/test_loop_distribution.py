@@ -14,7 +14,7 @@ from distributions import Warp, fits
 from scale import first_of
 from words import VOCAB, Draft, Target, exact, speak
 
-from tandem.bls.effects import EngineAnswer
+from tandem.bls.effects import EngineResult
 from tandem.bls.exactness.seeds import derive_seed
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.torch import verification
@@ -78,7 +78,7 @@ class StopsBehindUnlikelyTokens(Draft):
         chances = torch.from_numpy(answer.logits).softmax(-1)
         unlikely = [i for i, t in enumerate(answer.tokens.tolist()) if chances[i, t] < 0.15]
         end = unlikely[0] + self.kept if unlikely else len(answer.tokens)
-        yield EngineAnswer(answer.tokens[:end], logits=answer.logits[:end])
+        yield EngineResult(answer.tokens[:end], logits=answer.logits[:end])
 
 
 class DropsUnlikelyTokens(StopsBehindUnlikelyTokens):

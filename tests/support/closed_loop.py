@@ -34,12 +34,11 @@ from tandem.bls.effects import (
     Branching,
     Chunk,
     DecodedText,
-    EngineAnswer,
     EngineCall,
+    EngineResult,
     StartAhead,
     TextCall,
 )
-from tandem.bls.errors import EngineCallError
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import DrafterName, EngineSettings, LoopSettings
@@ -264,7 +263,7 @@ class Healthy:
 
     available = True
 
-    def failed(self, error: EngineCallError) -> None:
+    def failed(self, error: Exception) -> None:
         """Raise the error, because simulated calls never fail."""
         raise error
 
@@ -274,7 +273,7 @@ class Healthy:
 class StepsAhead:
     """Steps that draft ahead during a target call, and a callback for their result."""
 
-    def __init__(self, steps: Generator[EngineCall, EngineAnswer, Any]) -> None:
+    def __init__(self, steps: Generator[EngineCall, EngineResult, Any]) -> None:
         self.steps = steps
         self.done = False
         self.result: Any = None
@@ -461,7 +460,7 @@ class World:
             self._call(*asked, resume)
 
     def _carry_out(
-        self, ahead: StepsAhead, text: SimulatedText, answer: EngineAnswer | None
+        self, ahead: StepsAhead, text: SimulatedText, answer: EngineResult | None
     ) -> None:
         try:
             call = ahead.steps.send(answer)  # type: ignore[arg-type]
@@ -496,7 +495,7 @@ class World:
         self,
         call: EngineCall,
         text: SimulatedText,
-        then: Callable[[EngineAnswer], None],
+        then: Callable[[EngineResult], None],
         ahead: StepsAhead | None = None,
     ) -> None:
         began, half = self.clock.now, self._pair.processor / 2
@@ -520,7 +519,7 @@ class World:
 
         self._processor.work(half, lambda: self.clock.after(self._pair.hop / 2, arrived))
 
-    def _answer(self, call: EngineCall, text: SimulatedText) -> tuple[EngineAnswer, float]:
+    def _answer(self, call: EngineCall, text: SimulatedText) -> tuple[EngineResult, float]:
         """Return an engine's answer without timestamps, and the duration of the call in steps."""
         at = len(call.context) - len(text.prompt)
         drafted = len(call.draft)
@@ -530,16 +529,16 @@ class World:
             branches = _branches(call.branching, text, at, accepted)
             steps: float = 1 + max(call.branching.lengths)
             steps *= 1 + self._pair.branch_slope * max(drafted, len(branches) - 1)
-            return EngineAnswer(np.empty(0, np.int32), branches=branches), steps
+            return EngineResult(np.empty(0, np.int32), branches=branches), steps
         if call.engine == "draft":
             log_probs = text.log_probs[at : at + call.max_new_tokens]
             unsure = np.exp(np.cumsum(log_probs)) < call.stop_probability
             count = int(unsure.argmax()) + 1 if unsure.any() else len(log_probs)
-            return EngineAnswer(text.guesses[at : at + count], log_probs=log_probs[:count]), count
+            return EngineResult(text.guesses[at : at + count], log_probs=log_probs[:count]), count
         if not drafted:
-            return EngineAnswer(text.answer[at : at + call.max_new_tokens]), call.max_new_tokens
+            return EngineResult(text.answer[at : at + call.max_new_tokens]), call.max_new_tokens
         steps = 1 + self._pair.verify_slope * drafted
-        return EngineAnswer(text.answer[at : at + accepted + 1]), steps
+        return EngineResult(text.answer[at : at + accepted + 1]), steps
 
 
 def _branches(

@@ -11,7 +11,7 @@ from small_guides import END, OTHER_END, matcher, vocab_size
 
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.effects import EngineAnswer, EngineCall
+from tandem.bls.effects import EngineCall, EngineResult
 from tandem.bls.errors import EngineCallError
 from tandem.bls.guided.guidance import guide_method
 from tandem.bls.loop import Decoding
@@ -107,7 +107,7 @@ class Guesser:
             if right is None:
                 raise EngineCallError("draft", "scripted failure")
             new.append(token if right else (token + 7) % WIDTH)
-        yield EngineAnswer(ids(*new))
+        yield EngineResult(ids(*new))
 
 
 def decoding_of(request, settings):
@@ -194,7 +194,7 @@ class RandomEngine:
             new.append(token)
             if not accepted or token in call.stop_ids:
                 break
-        yield EngineAnswer(ids(*new))
+        yield EngineResult(ids(*new))
 
     def accepted(self, p, q, token):
         passes = min(1.0, p[token] / q[token])
@@ -219,7 +219,7 @@ class RandomDraft:
             new.append(self.chooser.choose(q))
             context.append(new[-1])
         logits = np.array(rows) if call.wants_logits else None
-        yield EngineAnswer(ids(*new), logits=logits)
+        yield EngineResult(ids(*new), logits=logits)
 
 
 def sampled(request, **changes):

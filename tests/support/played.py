@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from engine_harness import Harness
 
-from tandem.bls.effects import EngineAnswer, EngineCall
+from tandem.bls.effects import EngineCall, EngineResult
 from tandem.engines.request import SamplingParams
 
 
@@ -27,7 +27,7 @@ class Played:
         self._sampling = sampling
         self.calls: list[tuple[EngineCall, list[int]]] = []
 
-    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+    def answers(self, call: EngineCall) -> Iterator[EngineResult]:
         outcome = self._harness.call(
             call.context,
             call.max_new_tokens,
@@ -38,4 +38,4 @@ class Played:
         )
         self.calls.append((call, outcome.tokens))
         logits = outcome.last.generation_logits
-        yield EngineAnswer(np.array(outcome.tokens, np.int32), logits=logits)
+        yield EngineResult(np.array(outcome.tokens, np.int32), logits=logits)

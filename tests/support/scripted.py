@@ -16,8 +16,8 @@ from tandem.bls.effects import (
     BranchDraft,
     Chunk,
     DecodedText,
-    EngineAnswer,
     EngineCall,
+    EngineResult,
     StartAhead,
     TextCall,
 )
@@ -135,7 +135,7 @@ class Target:
     verifies: int = 10**9
     calls: list[EngineCall] = field(default_factory=list)
 
-    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+    def answers(self, call: EngineCall) -> Iterator[EngineResult]:
         self.calls.append(call)
         banned = self.end_ids if call.ban_end_ids else ()
         draft = call.draft.tokens[: self.verifies].tolist()
@@ -144,7 +144,7 @@ class Target:
 
 def said(
     call: EngineCall, draft: list[int], next_token: Callable[[list[int], int], int]
-) -> EngineAnswer:
+) -> EngineResult:
     """Return the answer of a target to a call.
 
     next_token: called with the context and the index in the answer. The answer ends after the
@@ -159,7 +159,7 @@ def said(
         new.append(token)
         if token in call.stop_ids or (at < len(draft) and token != draft[at]):
             break
-    return EngineAnswer(ids(*new))
+    return EngineResult(ids(*new))
 
 
 @dataclass
@@ -176,7 +176,7 @@ class Draft:
     drafted: int = 0
     rejects: bool = False
 
-    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+    def answers(self, call: EngineCall) -> Iterator[EngineResult]:
         self.calls.append(call)
         if self.rejects:
             raise RejectedByEngine("draft", "scripted rejection")
@@ -194,7 +194,7 @@ class Draft:
             if token in call.stop_ids:
                 break
         logits = np.zeros((1, len(new), VOCAB), np.float32) if call.wants_logits else None
-        yield EngineAnswer(ids(*new), logits=logits)
+        yield EngineResult(ids(*new), logits=logits)
 
 
 @dataclass
@@ -212,7 +212,7 @@ class BranchingDraft:
     keeps_lengths: bool = True
     calls: list[EngineCall] = field(default_factory=list)
 
-    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+    def answers(self, call: EngineCall) -> Iterator[EngineResult]:
         self.calls.append(call)
         branches: tuple[BranchDraft, ...] = ()
         if call.branching is None:
@@ -224,7 +224,7 @@ class BranchingDraft:
                 said += branch.tokens.tolist()
                 rows = len(said)
         logits = np.eye(VOCAB, dtype=np.float32)[said] if call.wants_logits else None
-        yield EngineAnswer(ids(*drafted), branches=branches, logits=logits)
+        yield EngineResult(ids(*drafted), branches=branches, logits=logits)
 
     def next(self, context, banned=()) -> int:
         token = self.language.next(context, banned)

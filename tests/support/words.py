@@ -16,7 +16,7 @@ from distributions import Warp
 from engine_harness import emitted
 from scripted import SETTINGS, decoding_of, play, with_engines
 
-from tandem.bls.effects import BranchDraft, EngineAnswer, EngineCall
+from tandem.bls.effects import BranchDraft, EngineCall, EngineResult
 from tandem.bls.request import Request, Sampling
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, SamplingParams
@@ -63,7 +63,7 @@ class Target:
     def __init__(self, warp: Warp) -> None:
         self._warp = warp
 
-    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+    def answers(self, call: EngineCall) -> Iterator[EngineResult]:
         draft = call.draft
         logits = draft.logits
         request = EngineRequest(
@@ -79,7 +79,7 @@ class Target:
         tokens = self.say(sampler, text, drafts)
         while not drafts and len(tokens) < call.max_new_tokens:
             tokens += self.say(sampler, text + tokens, [])
-        yield EngineAnswer(np.array(tokens, np.int32))
+        yield EngineResult(np.array(tokens, np.int32))
 
     def say(self, sampler: TorchSampler, text: list[int], drafts: list[int]) -> list[int]:
         logits = TARGET[rows(len(text), [text[-1], *drafts])]
@@ -92,7 +92,7 @@ class Draft:
     def __init__(self, warp: Warp) -> None:
         self._probabilities = warp.of(DRAFT)
 
-    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+    def answers(self, call: EngineCall) -> Iterator[EngineResult]:
         first, last = len(call.context), int(call.context[-1])
         branches: tuple[BranchDraft, ...] = ()
         if call.branching is None:
@@ -105,7 +105,7 @@ class Draft:
                 ids = np.array(behind, np.int32)
                 branches += (BranchDraft(accepted, token, ids, len(used)),)
                 used += more
-        yield EngineAnswer(
+        yield EngineResult(
             np.array(tokens, np.int32),
             logits=DRAFT[used] if call.wants_logits else None,
             branches=branches,

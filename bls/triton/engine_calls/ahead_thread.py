@@ -93,9 +93,9 @@ class AheadThread:
         try:
             call = next(steps)
             while True:
-                answer = self._caller.answer(call)
+                result = self._caller.call_engine(call)
                 if self._caller.interruption is not None:
-                    answer = answer._replace(branches=())
-                call = steps.send(answer)
+                    result = result._replace(branches=())
+                call = steps.send(result)
         except StopIteration as ended:
             return ended.value

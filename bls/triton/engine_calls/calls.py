@@ -32,7 +32,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineCallError, RejectedByEngine, EngineUnavailable
+from tandem.bls.errors import EngineCallError, EngineUnavailable, RejectedByEngine
 from tandem.bls.triton.background import log_exception
 from tandem.contract.errors import CODES, ErrorCode, split_code
 

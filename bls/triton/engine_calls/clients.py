@@ -14,8 +14,8 @@ from tandem.bls.effects import EngineCall, EngineRole
 from tandem.bls.errors import EngineCallError
 from tandem.bls.settings import MAX_AHEAD_THREADS, EngineSettings, LoopSettings
 from tandem.bls.triton.background import log_exception, run_in_background
-from tandem.bls.triton.engine_calls.answer_reader import REQUIRED
 from tandem.bls.triton.engine_calls.calls import Calls
+from tandem.bls.triton.engine_calls.result_reader import REQUIRED
 from tandem.bls.triton.engine_calls.triton_tensors import row, scalar
 from tandem.contract import engine as tensors
 

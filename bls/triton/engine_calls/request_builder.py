@@ -14,8 +14,8 @@ from tandem.bls.effects import Draft, EngineCall
 from tandem.bls.exactness.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.guided.guidance import masked_bias
 from tandem.bls.request import Request
-from tandem.bls.triton.engine_calls.answer_reader import BRANCHES, REQUIRED
 from tandem.bls.triton.engine_calls.clients import EngineClient
+from tandem.bls.triton.engine_calls.result_reader import BRANCHES, REQUIRED
 from tandem.bls.triton.engine_calls.triton_tensors import optional_row, row, scalar
 from tandem.bls.triton.engine_calls.word_lists import drop_unknown, join_tables, one_token_words
 from tandem.contract import engine as tensors
@@ -53,7 +53,7 @@ class RequestBuilder:
             self._default_outputs.append(tensors.KV_CACHE_REUSED_BLOCKS)
             if request.return_perf_metrics:
                 self._default_outputs.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
-        if request.kind.in_engine:
+        if request.drafter_kind.in_engine:
             self._default_outputs += [
                 tensors.TOTAL_DRAFT_TOKENS,
                 tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,

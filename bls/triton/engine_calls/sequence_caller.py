@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 
-from tandem.bls.effects import EngineAnswer, EngineCall, EngineRole
+from tandem.bls.effects import EngineCall, EngineResult, EngineRole
 from tandem.bls.errors import EngineCallError, EngineTimeout, Failure
 from tandem.bls.request import Request
-from tandem.bls.triton.engine_calls.answer_reader import read_answer
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.request_builder import RequestBuilder
+from tandem.bls.triton.engine_calls.result_reader import read_result
 
 # TensorRT-LLM's error if its cache doesn't have the call's LoRA adapter.
 NOT_CACHED = "Please send LoRA weights with request"
@@ -34,10 +34,10 @@ class SequenceCaller(CallSlot):
         self._calls_made = 0
         self._next_stop = 0.0
 
-    def answer(
+    def call_engine(
         self, call: EngineCall, before_blocking: Callable[[], None] = lambda: None
-    ) -> EngineAnswer:
-        """Call an engine and return its answer.
+    ) -> EngineResult:
+        """Call an engine and return its result.
 
         before_blocking: function to run right before the thread blocks.
         """
@@ -63,7 +63,7 @@ class SequenceCaller(CallSlot):
             if NOT_CACHED not in error.what:
                 raise
             response = infer(builder.build(call, request_id, with_weights=True))
-        return read_answer(response, call, time.monotonic() - began, engine.settings)
+        return read_result(response, call, time.monotonic() - began, engine.settings)
 
     def interrupt(self, reason: Failure) -> None:
         """Stop the current call. The calling thread still waits for its end.

@@ -7,7 +7,7 @@ from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import DraftAhead
-from tandem.bls.effects import Draft, DraftPlan, EngineAnswer
+from tandem.bls.effects import Draft, DraftPlan, EngineResult
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
 
@@ -19,13 +19,13 @@ def ahead_of(*, always=True, running=1, settings=AHEAD):
 def learn(ahead, step=0.00109, accepted=4, rounds=200):
     for number in range(rounds):
         tokens = 3 + number % 3
-        answer = EngineAnswer(ids(*[1] * tokens), 0.0012 + tokens * step, tokens * step)
-        draft = Draft(ids(*[1] * tokens), drafter="draft_model", answer=answer)
+        answer = EngineResult(ids(*[1] * tokens), 0.0012 + tokens * step, tokens * step)
+        draft = Draft(ids(*[1] * tokens), drafter="draft_model", result=answer)
         verification = 0.021 + 0.0001 * tokens
         seconds = answer.seconds + verification
         ahead.verified(draft, min(accepted, tokens), seconds)
         branches = step * (1 + 0.003 * 64) * 11
-        answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
+        answer = EngineResult(ids(), 0.0012 + branches, branches, branches=[None] * 64)
         ahead.planner.record_branch_time(answer, 10, 64)
 
 

@@ -30,7 +30,7 @@ from tandem.bls.draft_ahead.branches import (
 from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
-from tandem.bls.effects import Draft, EngineAnswer
+from tandem.bls.effects import Draft, EngineResult
 from tandem.bls.request import Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -146,7 +146,7 @@ def test_drafting_ahead_is_off_if_disabled_or_unsupported(changes, settings_):
         def answers(self, call):
             assert call.branching is None
             tokens = ids(*self.drafted(call.context, call.max_new_tokens, call))
-            yield EngineAnswer(tokens, logits=np.zeros((1, len(tokens), 8), np.float32))
+            yield EngineResult(tokens, logits=np.zeros((1, len(tokens), 8), np.float32))
 
     decoding = decoding_of(request_of(**changes), settings_)
     play(decoding, Target(ENDLESS), NoBranches(ENDLESS))

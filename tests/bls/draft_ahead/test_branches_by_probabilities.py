@@ -20,7 +20,7 @@ from strategies import languages
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import make_draft_ahead
-from tandem.bls.effects import Draft, EngineAnswer, EngineCall
+from tandem.bls.effects import Draft, EngineCall, EngineResult
 from tandem.bls.sequence import Sequence
 
 
@@ -87,7 +87,7 @@ def test_logits_that_arrive_too_late_are_returned(logits):
     ahead.give_up()
     assert not planner.unread_logits
     with pytest.raises(StopIteration):
-        steps.send(EngineAnswer(ids(), logits=logits))
+        steps.send(EngineResult(ids(), logits=logits))
     assert list(planner.unread_logits) == ([logits] if logits else [])
 
 

@@ -13,7 +13,7 @@ from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.draft_length.per_request import AutoLength
 from tandem.bls.draft_length.planner import DraftPlanner
-from tandem.bls.effects import Draft, DraftPlan, EngineAnswer
+from tandem.bls.effects import Draft, DraftPlan, EngineResult
 
 MAX_DRAFT_LEN = 16
 SECONDS = st.floats(0.0, 100.0)
@@ -31,8 +31,8 @@ class World:
 
 def drafted(tokens, seconds, *, reports_probs):
     log_probs = np.full(tokens, -0.1, np.float32) if reports_probs else None
-    answer = EngineAnswer(ids(*[1] * tokens), seconds, seconds, log_probs=log_probs)
-    return Draft(answer.tokens, drafter="draft_model", answer=answer)
+    answer = EngineResult(ids(*[1] * tokens), seconds, seconds, log_probs=log_probs)
+    return Draft(answer.tokens, drafter="draft_model", result=answer)
 
 
 def match(tokens, num_matching=2):

@@ -26,7 +26,7 @@ from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.effects import EngineAnswer
+from tandem.bls.effects import EngineResult
 from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
@@ -255,7 +255,7 @@ def test_the_last_id_of_the_targets_vocabulary_can_be_drafted():
 
     class Strays(Draft):
         def answers(self, call):
-            yield EngineAnswer(ids(5, 6, 2)[: call.max_new_tokens])
+            yield EngineResult(ids(5, 6, 2)[: call.max_new_tokens])
 
     target = Target(ENDLESS)
     play(decoding_of(request_of("draft_model"), settings), target, Strays(ENDLESS))
@@ -290,7 +290,7 @@ def drafting_in_vain():
     drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner), Statistics())
     for _ in range(40):
         time.now += 0.1
-        drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
+        drafted = effects.Draft(ids(1, 2), drafter="draft_model", result=EngineResult(ids(1, 2)))
         drafter.verified(drafted, 0, 0.1)
     for _ in range(3):
         time.now += 0.02
@@ -421,5 +421,7 @@ def test_missing_draft_logits_are_reported_and_do_not_change_the_output():
 
     play(decoding, Target(ENDLESS), Forgets(ENDLESS))
     assert decoding.statistics.num_drafter_failures == health.rejections == 1
-    assert health.errors == ["model 'draft' failed: generation_logits are missing from its answer"]
+    assert health.errors == [
+        "model 'draft' failed: generation_logits are missing from its response"
+    ]
     assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]

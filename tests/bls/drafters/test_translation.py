@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tandem.bls.drafters.translation import Translator
-from tandem.bls.effects import EngineAnswer
+from tandem.bls.effects import EngineResult
 from tandem.bls.exactness.lossless import draft_gets_bans, draft_sampling
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO, DraftTokenizer
@@ -84,7 +84,7 @@ class Writer:
         rest = [token for token, (start, _) in spans if start >= len(context)]
         if not self.text.startswith(context) or not rest:
             rest = [self.noise[at % len(self.noise)] for at in range(call.max_new_tokens)]
-        yield EngineAnswer(ids(*rest[: call.max_new_tokens]))
+        yield EngineResult(ids(*rest[: call.max_new_tokens]))
 
 
 def decode(kinds, translator, written, draft, **changes):

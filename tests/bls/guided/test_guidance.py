@@ -25,10 +25,10 @@ from small_guides import allowed, encoded
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import make_draft_ahead
-from tandem.bls.effects import EngineAnswer
+from tandem.bls.effects import EngineResult
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.exactness.lossless import make_lossless
-from tandem.bls.guided.guidance import GRAMMAR, guide_method, join_answers, masked_bias
+from tandem.bls.guided.guidance import GRAMMAR, guide_method, join_results, masked_bias
 from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.text.token_details import TopLogProbs, join_details
 from tandem.contract.entry import KINDS
@@ -252,14 +252,14 @@ def test_the_guidance_method_depends_on_the_engine_and_sampling_options(engine, 
 def answer(count, first, **fields):
     values = np.arange(first, first + count, dtype=np.float32)
     top = TopLogProbs(np.arange(first, first + count)[:, None], values[:, None])
-    return EngineAnswer(ids(*range(first, first + count)), **fields)._replace(
+    return EngineResult(ids(*range(first, first + count)), **fields)._replace(
         log_probs=values, top=top
     )
 
 
 def test_log_probs_line_up_with_tokens_after_a_repair():
     one = answer(4, 10, seconds=2.0, engine_seconds=1.0)
-    both = join_answers(one, 2, answer(1, 90, seconds=0.5, engine_seconds=0.25))
+    both = join_results(one, 2, answer(1, 90, seconds=0.5, engine_seconds=0.25))
     assert both.tokens.tolist() == [10, 11, 90]
     assert (both.seconds, both.engine_seconds) == (2.5, 1.25)
     assert both.log_probs.tolist() == [10, 11, 90]

@@ -7,10 +7,10 @@ from tandem.bls.errors import (
     Cancelled,
     DeadlineExceeded,
     EngineCallError,
-    RejectedByEngine,
     EngineTimeout,
     EngineUnavailable,
     Overloaded,
+    RejectedByEngine,
     ServingError,
 )
 from tandem.bls.triton.engine_calls.calls import Calls, engine_error

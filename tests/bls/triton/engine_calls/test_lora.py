@@ -54,8 +54,8 @@ def call(engine="target"):
 def test_each_engine_gets_its_own_number_for_an_adapter(pb, tmp_path):
     engine = pb.InferenceRequest.answer = CachingEngine(cached=True)
     for name in ("legal", "sql", None):
-        caller(tmp_path, name).answer(call())
-        caller(tmp_path, name).answer(call("draft"))
+        caller(tmp_path, name).call_engine(call())
+        caller(tmp_path, name).call_engine(call("draft"))
     numbers = [given.get("lora_task_id") for given in engine.calls]
     assert numbers == [[[2]], [[1]], [[1]], None, None, None]
 
@@ -67,7 +67,7 @@ def test_weights_are_sent_only_if_the_engine_lacks_them(pb, tmp_path):
     engine = pb.InferenceRequest.answer = CachingEngine(cached=False)
     sql = caller(tmp_path, "sql")
     for _ in range(2):
-        assert sql.answer(call()).tokens.tolist() == [4]
+        assert sql.call_engine(call()).tokens.tolist() == [4]
     weights = {"lora_weights": [[[0.5]]], "lora_config": [[[1, 0, 1]]]}
     number = {"lora_task_id": [[1]]}
     assert engine.calls == [number, number | weights, number]
@@ -82,7 +82,7 @@ def test_a_clients_own_adapter_goes_to_the_target_only(pb, tmp_path):
     engine = pb.InferenceRequest.answer = CachingEngine(cached=False)
     own = caller(tmp_path, settings=SETTINGS, task=LoraTask(2**64 - 1, arrays))
     for role in ("draft", "target", "draft", "target"):
-        own.answer(call(role))
+        own.call_engine(call(role))
     number = {"lora_task_id": [[2**64 - 1]]}
     assert engine.calls == [{}, number, number | weights, {}, number]
 
@@ -90,10 +90,10 @@ def test_a_clients_own_adapter_goes_to_the_target_only(pb, tmp_path):
 def test_a_client_learns_that_the_engine_needs_the_weights(pb, tmp_path):
     pb.InferenceRequest.answer = CachingEngine(cached=False)
     with pytest.raises(EngineCallError, match="Please send LoRA weights with request"):
-        caller(tmp_path, settings=SETTINGS, task=LoraTask(7, {})).answer(call())
+        caller(tmp_path, settings=SETTINGS, task=LoraTask(7, {})).call_engine(call())
 
 
 def test_calls_with_other_errors_are_not_retried_with_weights(pb, tmp_path):
     pb.InferenceRequest.answer = lambda _: triton.InferenceResponse(error=triton.TritonError("no"))
     with pytest.raises(EngineCallError, match="no"):
-        caller(tmp_path, "sql").answer(call())
+        caller(tmp_path, "sql").call_engine(call())

@@ -5,7 +5,7 @@ import triton_python_backend_utils as triton
 from scripted import SETTINGS, ids
 
 from tandem.bls.effects import Branching, EngineCall
-from tandem.bls.triton.engine_calls.answer_reader import read_answer
+from tandem.bls.triton.engine_calls.result_reader import read_result
 from tandem.contract import engine as tensors
 
 
@@ -19,7 +19,7 @@ def test_each_branch_has_its_own_tokens_and_rows_of_logits():
     }
     response = triton.InferenceResponse([triton.Tensor(*output) for output in outputs.items()])
     call = EngineCall("draft", ids(), 2, seed=0, branching=Branching((2, 1), (2, 2)))
-    branches = read_answer(response, call, 1.0, SETTINGS.draft).branches
+    branches = read_result(response, call, 1.0, SETTINGS.draft).branches
     assert [(b.num_accepted, b.next_token) for b in branches] == [(0, 5), (0, 6), (1, 7)]
     assert [b.tokens.tolist() for b in branches] == [[1, 2], [3], [4, 5]]
     assert [b.logits_row for b in branches] == [0, 2, 3]

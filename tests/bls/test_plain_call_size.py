@@ -1,4 +1,4 @@
-"""Without drafts, the chunk size limits how long a client waits for the next tokens."""
+"""Without drafts, the size of plain calls limits how long a client waits for the next tokens."""
 
 import pytest
 from scripted import (
@@ -13,19 +13,19 @@ from scripted import (
     with_engines,
 )
 
-from tandem.bls.chunk_size import FIXED_CHUNK, MAX_CHUNK_TOKENS, WHOLE_ANSWER, ChunkSize
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.loop import Decoding
+from tandem.bls.plain_call_size import MAX_PLAIN_TOKENS, UNTIMED_TOKENS, WHOLE_ANSWER, PlainCallSize
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO
 
 
-def pieces(chunk_size, seconds_a_token, count=8):
+def pieces(plain_call_size, seconds_a_token, count=8):
     sizes = []
     for _ in range(count):
-        sizes.append(chunk_size.tokens)
-        chunk_size.adapt(chunk_size.tokens, seconds_a_token * chunk_size.tokens)
+        sizes.append(plain_call_size.tokens)
+        plain_call_size.adapt(plain_call_size.tokens, seconds_a_token * plain_call_size.tokens)
     return sizes
 
 
@@ -40,30 +40,30 @@ def pieces(chunk_size, seconds_a_token, count=8):
     ],
 )
 def test_chunks_of_a_stream_take_about_fifty_milliseconds(seconds_a_token, sizes):
-    assert pieces(ChunkSize(steady=True), seconds_a_token) == sizes
+    assert pieces(PlainCallSize(steady=True), seconds_a_token) == sizes
 
 
 def test_chunks_shrink_when_the_target_slows_down():
-    chunk_size = ChunkSize(steady=True)
-    pieces(chunk_size, 0.001)
-    chunk_size.adapt(chunk_size.tokens, 0.1 * chunk_size.tokens)
-    assert chunk_size.tokens == 1
+    plain_call_size = PlainCallSize(steady=True)
+    pieces(plain_call_size, 0.001)
+    plain_call_size.adapt(plain_call_size.tokens, 0.1 * plain_call_size.tokens)
+    assert plain_call_size.tokens == 1
 
 
 def test_an_empty_chunk_does_not_change_the_chunk_size():
-    chunk_size = ChunkSize(steady=True)
-    chunk_size.adapt(1, 0.01)
-    chunk_size.adapt(0, 5.0)
-    assert chunk_size.tokens == 2
+    plain_call_size = PlainCallSize(steady=True)
+    plain_call_size.adapt(1, 0.01)
+    plain_call_size.adapt(0, 5.0)
+    assert plain_call_size.tokens == 2
 
 
 def test_chunks_are_large_if_the_answer_is_not_streamed():
-    assert pieces(ChunkSize(steady=False), 1.0) == [MAX_CHUNK_TOKENS] * 8
-    assert pieces(ChunkSize(steady=False, in_engine=True), 1.0) == [WHOLE_ANSWER] * 8
+    assert pieces(PlainCallSize(steady=False), 1.0) == [MAX_PLAIN_TOKENS] * 8
+    assert pieces(PlainCallSize(steady=False, in_engine=True), 1.0) == [WHOLE_ANSWER] * 8
 
 
 def test_a_self_drafting_engine_streams_in_small_chunks():
-    assert ChunkSize(steady=True, in_engine=True).tokens == 1
+    assert PlainCallSize(steady=True, in_engine=True).tokens == 1
 
 
 class SlowTarget(Target):
@@ -122,7 +122,7 @@ def test_streaming_does_not_cause_extra_drafts_while_drafting_is_paused():
     (_, streamed), (plain, whole) = (play_auto(stream=stream) for stream in (True, False))
     assert streamed < 40  # of more than 400 rounds
     assert streamed <= whole + 8
-    assert max(tokens for tokens, _ in plain) == MAX_CHUNK_TOKENS
+    assert max(tokens for tokens, _ in plain) == MAX_PLAIN_TOKENS
 
 
 def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_chunk_size():
@@ -136,4 +136,4 @@ def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_chunk_size():
     )
     target = SlowTarget()
     play(decoding_of(request, settings), target)
-    assert [tokens for tokens, _ in target.plain] == [FIXED_CHUNK] * 5
+    assert [tokens for tokens, _ in target.plain] == [UNTIMED_TOKENS] * 5

@@ -1,4 +1,4 @@
-"""Reads the answers in the engines' responses."""
+"""Reads the results of engine calls from Triton's responses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.effects import BranchDraft, EngineAnswer, EngineCall, KvBlocks, PromptLogProbs
+from tandem.bls.effects import BranchDraft, EngineCall, EngineResult, KvBlocks, PromptLogProbs
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import TokenIds
 from tandem.bls.settings import EngineSettings
@@ -18,20 +18,20 @@ REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
 BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
 
 
-def read_answer(
+def read_result(
     response: Any, call: EngineCall, seconds: float, engine: EngineSettings
-) -> EngineAnswer:
-    """Return the answer in the response to ``call``. seconds: duration of the call."""
+) -> EngineResult:
+    """Return the result in the response to ``call``. seconds: duration of the call."""
     outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
     for tensor in REQUIRED if call.branching is None else REQUIRED + BRANCHES:
         if tensor not in outputs:
-            raise EngineCallError(engine.model, f"'{tensor}' is missing from its answer")
+            raise EngineCallError(engine.model, f"'{tensor}' is missing from its response")
     length = outputs[tensors.SEQUENCE_LENGTH].as_numpy().item()
     tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
     if not engine.excludes_input:
         tokens = tokens[len(call.context) :]
     log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
-    return EngineAnswer(
+    return EngineResult(
         tokens=tokens,
         seconds=seconds,
         engine_seconds=_engine_seconds(outputs),
