@@ -37,7 +37,7 @@ from tandem.bls.errors import EngineCallError
 from tandem.bls.exactness.seeds import output_depends_on_lengths, verification_seed
 from tandem.bls.guided.guidance import GRAMMAR, ByGuide, Guidance
 from tandem.bls.metrics.request_statistics import Round, Statistics
-from tandem.bls.plain_call_size import PlainCallSize
+from tandem.bls.plain_call_size import UNBOUNDED, PlainCallSize
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.text.detokenizer import IncrementalDetokenizer
@@ -98,7 +98,7 @@ class Decoding:
             if len(draft):
                 yield from self._round(draft, began)
             else:
-                yield from self._plain_step()
+                yield from self._plain_call()
 
     def _propose(self) -> Proposal:
         """Return the draft of the next round. If it is empty, the target decodes alone."""
@@ -127,10 +127,11 @@ class Decoding:
         draft = self._guidance.legal_prefix(proposed)
         ahead = self._drafter.draft_ahead(self.sequence, draft)
         if ahead is not None:
-            yield StartAhead(self._count_call(ahead))
+            yield StartAhead(self._counted(ahead))
         call = self._target_call(len(draft) + 1, end_ids=(), draft=draft)
         result = yield from self._guidance.call_target(call)
         eos_index = self.sequence.find_eos(result.tokens)
+        self._check_verification(draft, result)
         accepted = self._count_round(draft, result, eos_index)
         rounds, count = self.statistics.num_rounds, len(result.tokens)
         details = round_details(rounds, count, accepted, len(proposed))
@@ -138,16 +139,12 @@ class Decoding:
         if proposed.drafter != GRAMMAR:
             self._drafter.verified(proposed, accepted, self._clock() - began)
 
-    def _count_call(self, ahead: StepsAhead) -> StepsAhead:
+    def _counted(self, ahead: StepsAhead) -> StepsAhead:
         """Run the steps and count them when they begin. They never begin if no thread is free."""
         self.statistics.ahead.num_calls += 1
         return (yield from ahead)
 
-    def _count_round(self, draft: Draft, result: EngineResult, eos_index: int | None) -> int:
-        """Count a round; return the number of accepted tokens, which precede the result's last one.
-
-        eos_index: index of the first end of sequence in the result, or None.
-        """
+    def _check_verification(self, draft: Draft, result: EngineResult) -> None:
         count = len(result.tokens)
         if not 1 <= count <= len(draft) + 1:
             raise EngineCallError(
@@ -155,6 +152,13 @@ class Decoding:
                 f"after {len(draft)} draft tokens it must return between 1 and {len(draft) + 1} "
                 f"tokens; got {count}",
             )
+
+    def _count_round(self, draft: Draft, result: EngineResult, eos_index: int | None) -> int:
+        """Count a round; return the number of accepted tokens, which precede the result's last one.
+
+        eos_index: index of the first end of sequence in the result, or None.
+        """
+        count = len(result.tokens)
         accepted = count - 1 if eos_index is None else min(count - 1, eos_index + 1)
         self.statistics.add(
             Round(
@@ -181,7 +185,7 @@ class Decoding:
             self.statistics.num_unverified_draft_tokens += len(draft) - last
         return accepted
 
-    def _plain_step(self) -> Steps:
+    def _plain_call(self) -> Steps:
         """Decode tokens with the target alone: as many as all bounds allow.
 
         A single streaming call for the whole answer would be cheaper. But Triton's Python backend
@@ -191,10 +195,10 @@ class Decoding:
             self.sequence.tokens_left,
             self._plain_call_size.tokens,
             self._guidance.max_plain_tokens,
-            self._plain_tokens_due,
-            self.sequence.min_tokens_left,
+            self._plain_tokens_due or UNBOUNDED,
+            self.sequence.min_tokens_left or UNBOUNDED,
         )
-        wanted = min(filter(None, bounds))  # 0: no bound
+        wanted = min(bounds)
         began = self._clock()
         call = self._target_call(wanted, end_ids=self.request.end_ids)
         result = yield from self._guidance.call_target(call)
@@ -206,7 +210,7 @@ class Decoding:
         eos_dropped = stopped_early and eos_index is None
         details = self._count_plain_tokens(result, eos_index, eos_dropped=eos_dropped)
         yield from self._emit(result, details, eos_index, eos_dropped=eos_dropped)
-        self._drafter.observe_plain_step(count, self._clock() - began)
+        self._drafter.observe_plain_call(count, self._clock() - began)
 
     def _count_plain_tokens(
         self, result: EngineResult, eos_index: int | None, *, eos_dropped: bool

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-# Small enough that drafting resumes soon after a pause, large enough that calls cost little.
+# Small enough that drafting resumes soon after a pause, large enough that calls cost little. Also
+# limits the calls that `auto` requests.
 MAX_PLAIN_TOKENS = 32
-WHOLE_ANSWER = 2**31 - 1
+UNBOUNDED = 2**31 - 1
 SECONDS_PER_CALL = 0.05  # duration of a call in a stream; the call itself costs 1 ms
 UNTIMED_TOKENS = 4  # tokens per call in a stream if sizes must not depend on measured times
 
@@ -32,7 +33,7 @@ class PlainCallSize:
         if steady:
             self.tokens = 1 if use_timings else UNTIMED_TOKENS
         else:
-            self.tokens = WHOLE_ANSWER if in_engine else MAX_PLAIN_TOKENS
+            self.tokens = UNBOUNDED if in_engine else MAX_PLAIN_TOKENS
 
     def adapt(self, tokens: int, seconds: float) -> None:
         """Adjust the size after a call for ``tokens`` tokens took ``seconds``."""

@@ -1,4 +1,4 @@
-"""The prompt and the growing answer of one request."""
+"""The tokens of one sequence: a prompt and its growing answer."""
 
 from __future__ import annotations
 

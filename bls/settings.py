@@ -128,7 +128,7 @@ class LoopSettings(RequestLimits):
     # Admission limits for all loops together
     instances: int = 1  # number of loops; each has its own process
     max_requests: int = 64  # maximum number of sequences that decode at the same time
-    max_queue: int = 64  # maximum number of sequences that wait for the tokenizer or KV blocks
+    max_queue: int = 64  # maximum number of sequences that have arrived but don't decode yet
     max_queue_bytes: int = 64 * 2**20  # maximum size of requests that wait for the tokenizer
 
     # Limits for one request, besides RequestLimits

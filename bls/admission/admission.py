@@ -53,7 +53,7 @@ class Reservation:
 class Admission:
     """Limits the running sequences by number and by KV blocks.
 
-    Thread-safe. The thread that frees a place calls ``Reservation.start`` without holding the lock.
+    Thread-safe. The thread that frees a slot calls ``Reservation.start`` without holding the lock.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Admission:
         self._draft_blocks = 0
         self._arriving = 0
         self._running: dict[Reservation, None] = {}  # ordered by start time
-        self._waiting: deque[Reservation] = deque()
+        self._queue: deque[Reservation] = deque()
         self._lock = threading.Lock()
 
     @property
@@ -95,16 +95,16 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Number of this loop's sequences waiting for the tokenizer or for KV blocks."""
-        return self._arriving + len(self._waiting)
+        """Number of this loop's sequences that have arrived but don't decode yet."""
+        return self._arriving + len(self._queue)
 
     @property
     def kv_reserved(self) -> float:
         """Fraction of the target's KV blocks that is reserved for this loop's sequences."""
         return self._blocks / self._kv_blocks if self._kv_blocks else 0.0
 
-    def reserve(self, count: int) -> ReservedPlaces:
-        """Reserve places for the sequences of one request, before their lengths are known.
+    def arrive(self, count: int) -> Arrivals:
+        """Accept the sequences of one request, before their lengths are known.
 
         Raises Overloaded if the queue is full, and BadRequest if the request has more sequences
         than an idle server can hold.
@@ -113,15 +113,14 @@ class Admission:
         if count > limit:
             raise self._too_many_prompts(count, limit)
         with self._exclusive_lock():
-            waiting = len(self._waiting) + self._others.waiting
+            queued = len(self._queue) + self._others.queued
             arriving = self._arriving + self._others.arriving + count
-            # If anyone is already waiting, free places don't help a new request: the queue goes
-            # first.
-            places = 0 if waiting else self._free_places
-            if waiting + arriving > self._max_waiting + places:
+            # Free slots don't help a new request if there is a queue, because the queue goes first.
+            slots = 0 if queued else self._free_slots
+            if queued + arriving > self._max_waiting + slots:
                 raise self._overload_error()
             self._arriving += count
-        return ReservedPlaces(self, count)
+        return Arrivals(self, count)
 
     def release(self, reservation: Reservation) -> None:
         """Release the blocks of a running sequence."""
@@ -136,9 +135,9 @@ class Admission:
     def remove_waiting(self, reservation: Reservation) -> bool:
         """Remove a reservation from the queue. Return False if its sequence isn't waiting."""
         with self._admit_on_exit():
-            if reservation not in self._waiting:
+            if reservation not in self._queue:
                 return False
-            self._waiting.remove(reservation)
+            self._queue.remove(reservation)
         self._notify_others()
         return True
 
@@ -161,13 +160,13 @@ class Admission:
                 raise self._too_many_prompts(len(reservations), limit)
             for reservation in reservations:
                 reservation.queued_at = time.monotonic_ns()
-            queue = [*self._waiting, *reservations]
-            waiting = len(queue) - self._number_to_start(queue) + self._others.waiting
-            if waiting > self._max_waiting:
+            queue = [*self._queue, *reservations]
+            queued = len(queue) - self._number_to_start(queue) + self._others.queued
+            if queued > self._max_waiting:
                 raise self._overload_error()
-            self._waiting.extend(reservations)
+            self._queue.extend(reservations)
 
-    def _release_places(self, count: int) -> None:
+    def _leave(self, count: int) -> None:
         with self._exclusive_lock():
             self._arriving -= count
 
@@ -192,8 +191,8 @@ class Admission:
             yield started
             for running in self._running:
                 self._try_reserve_draft_blocks(running)
-            for _ in range(self._number_to_start(self._waiting)):
-                reservation = self._waiting.popleft()
+            for _ in range(self._number_to_start(self._queue)):
+                reservation = self._queue.popleft()
                 self._running[reservation] = None
                 self._blocks += reservation.blocks
                 self._try_reserve_draft_blocks(reservation)
@@ -206,20 +205,20 @@ class Admission:
         return LoopUsage(
             running=len(self._running),
             arriving=self._arriving,
-            waiting=len(self._waiting),
+            queued=len(self._queue),
             blocks=self._blocks,
             draft_blocks=self._draft_blocks,
-            oldest_queued_at=self._waiting[0].queued_at if self._waiting else 0,
+            oldest_queued_at=self._queue[0].queued_at if self._queue else 0,
         )
 
     @property
-    def _free_places(self) -> int:
+    def _free_slots(self) -> int:
         """Number of sequences that may still start, if their KV blocks fit."""
         return self._max_running - len(self._running) - self._others.running
 
     def _notify_others(self) -> None:
         """Ask the other loops to check whether their sequences fit into the released capacity."""
-        if self._others.waiting or self._others.running:  # running sequences may need draft blocks
+        if self._others.queued or self._others.running:  # running sequences may need draft blocks
             self._other_loops.notify()
 
     def _number_to_start(self, queue: Iterable[Reservation]) -> int:
@@ -227,7 +226,7 @@ class Admission:
         first = self._others.oldest_queued_at
         in_turn = [*takewhile(lambda waiting: not first or waiting.queued_at < first, queue)]
         free_blocks = self._kv_blocks - self._blocks - self._others.blocks
-        return _number_that_fit(in_turn, max(0, self._free_places), free_blocks)
+        return _number_that_fit(in_turn, max(0, self._free_slots), free_blocks)
 
     def _try_reserve_draft_blocks(self, reservation: Reservation) -> None:
         """Reserve a running sequence's blocks in the draft's cache if enough are free."""
@@ -240,7 +239,7 @@ class Admission:
         return Overloaded(
             "the server is full: "
             f"{self.running + self._others.running} sequences are running and "
-            f"{self.waiting + self._others.arriving + self._others.waiting} are waiting; "
+            f"{self.waiting + self._others.arriving + self._others.queued} are waiting; "
             "try again later"
         )
 
@@ -251,32 +250,32 @@ class Admission:
         )
 
 
-class ReservedPlaces:
-    """The places of one request's sequences, until their lengths are known."""
+class Arrivals:
+    """The sequences of one request, from its arrival until their lengths are known."""
 
     def __init__(self, admission: Admission, count: int) -> None:
         self._admission = admission
         self._count = count
-        self._taken = False
+        self._gone = False
         self._lock = threading.Lock()
 
     def enter(self, reservations: Sequence[Reservation]) -> None:
-        """Replace the places with reservations; raise Overloaded if the queue can't hold them all.
+        """Start or queue the sequences; raise Overloaded if the queue can't hold them all.
 
-        Does nothing if the places were released earlier.
+        Does nothing after ``leave``.
         """
-        if self._take():
+        if self._go():
             self._admission._enter(reservations)
 
-    def release_unused(self) -> None:
-        """Release the places unless ``enter`` has used them."""
-        if self._take():
-            self._admission._release_places(self._count)
+    def leave(self) -> None:
+        """Stop counting the sequences as arriving. Does nothing after ``enter``."""
+        if self._go():
+            self._admission._leave(self._count)
 
-    def _take(self) -> bool:
+    def _go(self) -> bool:
         with self._lock:
-            taken, self._taken = self._taken, True
-        return not taken
+            gone, self._gone = self._gone, True
+        return not gone
 
 
 class DraftKvAvailability:
@@ -293,12 +292,12 @@ class DraftKvAvailability:
     def failed(self, error: EngineCallError) -> None:
         self._health.failed(error)
 
-    def rejected(self, error: Exception) -> None:
-        self._health.rejected(error)
+    def rejected(self, error: Exception, without: str = "drafts") -> None:
+        self._health.rejected(error, without)
 
 
 def needed_kv_blocks(request: Request, settings: LoopSettings) -> tuple[int, int]:
-    """Return the number of KV blocks that a request may need in the target and in the draft."""
+    """Return the number of KV blocks that a sequence may need in the target and in the draft."""
     tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
     draft = settings.draft if request.drafter_kind.samples_from_draft_model else None
     draft_blocks = draft.kv_blocks_for(min(tokens, draft.max_seq_len)) if draft else 0

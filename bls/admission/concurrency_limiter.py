@@ -1,4 +1,4 @@
-"""Limits the number of concurrent uses of a resource. Waiting requests don't block a thread."""
+"""Limits the number of concurrent tokenizer calls. Waiting requests don't block a thread."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ class LoopUsage(NamedTuple):
     """Capacity used by the sequences of one loop, or of several loops together.
 
     arriving: number of sequences whose lengths aren't known yet. oldest_queued_at: time at which
-    the first waiting sequence entered the queue, in ns of the monotonic clock, which all processes
-    share; 0 if no sequence is waiting.
+    the first queued sequence entered the queue, in ns of the monotonic clock, which all processes
+    share; 0 if the queue is empty.
     """
 
     running: int = 0
     arriving: int = 0
-    waiting: int = 0
+    queued: int = 0
     blocks: int = 0
     draft_blocks: int = 0
     oldest_queued_at: int = 0

@@ -16,7 +16,7 @@ from tandem.bls.settings import LoopSettings
 
 ALL_BRANCHES = 128  # branches of all sequences; each sequence gets at least `BUDGETS[0]`
 PLAN_EVERY = 16  # rounds of all requests between plans; costs change slowly
-MAX_RUNNING = 4  # by default, no drafting ahead with more sequences: they fill the draft engine
+MAX_LOAD = 4  # by default, no drafting ahead with more sequences: they fill the draft engine
 CALL_WEIGHT = 0.1  # weight of one call in the learned costs: about the last 100 calls count
 MAX_UNREAD = 64  # handles to return; the engine frees the memory of lost ones after a minute
 
@@ -30,10 +30,10 @@ class AheadPlanner:
     def __init__(
         self,
         settings: LoopSettings,
-        running: Callable[[], int] = lambda: 1,
+        load: Callable[[], int] = lambda: 1,
     ) -> None:
         self._shares_device = settings.engines_share_device
-        self._running = running
+        self._load = load
         self._lock = threading.Lock()
         self._acceptance = defaultdict[str, Acceptance](Acceptance)  # by drafter
         self._target = Line()  # seconds per verification, by number of draft tokens
@@ -105,8 +105,8 @@ class AheadPlanner:
         all branches together. always: plan even if drafting ahead doesn't pay. Each sequence gets
         fewer branches as the load grows.
         """
-        running = max(1, self._running())
-        if not always and (self._shares_device or running > MAX_RUNNING):
+        load = max(1, self._load())
+        if not always and (self._shares_device or load > MAX_LOAD):
             return None
         with self._lock:
             limits = longest, max_tokens
@@ -116,7 +116,7 @@ class AheadPlanner:
                 if costs is None:
                     return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
                 acceptance = self.acceptance(DRAFT_MODEL.name)
-                share = ALL_BRANCHES // running
+                share = ALL_BRANCHES // load
                 plan, advantage = best_plan(costs, acceptance, longest, share, max_tokens)
                 self._plans[limits] = self._rounds, plan, advantage
         return plan if always or advantage > 1 else None

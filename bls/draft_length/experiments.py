@@ -53,8 +53,9 @@ class Slots:
         """Return how many seconds a call without a draft may take from ``now``.
 
         A call ends before the next slot in which all sequences draft. In a slot without drafts, it
-        ends with the slot. Steps aren't measured in that slot's first quarter (see `LoadCosts`), so
-        a call that begins there ends with the quarter.
+        ends with the slot. Rounds that began with drafts may last until about the end of the slot's
+        first quarter, and nothing is measured before (see `LoadCosts`). So a call that begins in
+        that quarter ends with it.
         """
         slot = self.number(now)
         if self.mode(slot) is Mode.NO_DRAFTS:

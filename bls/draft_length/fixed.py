@@ -32,7 +32,7 @@ class FixedLength:
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Do nothing."""
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
         """Do nothing."""
 
 

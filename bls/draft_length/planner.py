@@ -54,7 +54,7 @@ class DraftChoice(NamedTuple):
 
 
 class LoadPlans:
-    """The plans and costs for one load."""
+    """The plans and costs for loads of about 1, 2, 4, 8, ... sequences."""
 
     def __init__(self) -> None:
         self.costs = LoadCosts()
@@ -66,26 +66,26 @@ class LoadPlans:
 class DraftPlanner:
     """Plans the drafts of all requests of a loop. Thread-safe.
 
-    running: function that returns the number of sequences in all loops that are decoding or about
-    to start. clock: function that returns the time in seconds, the same in all loops.
-    reports_probs: whether the draft engine reports probabilities and can stop when they fall too
-    low.
+    load: function that returns the number of sequences in all loops that are decoding or about to
+    start. clock: function that returns the time in seconds, the same in all loops.
+    stops_when_unsure: whether the draft engine reports probabilities and can stop when they fall
+    too low.
     """
 
     def __init__(
         self,
         max_draft_len: int,
-        running: Callable[[], int] = lambda: 1,
+        load: Callable[[], int] = lambda: 1,
         *,
         clock: Callable[[], float],
-        reports_probs: bool,
+        stops_when_unsure: bool,
     ) -> None:
-        self._reports_probs, self._running, self._clock = reports_probs, running, clock
+        self._stops_when_unsure, self._load, self._clock = stops_when_unsure, load, clock
         longest = max(1, max_draft_len)
         self._lengths = [n for n in LENGTHS if n < longest] + [longest]
-        stops = STOP_PROBABILITIES if reports_probs else (0.0,)
+        stops = STOP_PROBABILITIES if stops_when_unsure else (0.0,)
         self._drafts = [
-            DraftPlan(length, stop, wants_log_probs=reports_probs)
+            DraftPlan(length, stop, wants_log_probs=stops_when_unsure)
             for stop, length in itertools.product(stops, self._lengths)
         ]
         self._arms = Arms(self._lengths, stops, 1 + LEVELS)  # groups: all requests, each level
@@ -93,7 +93,7 @@ class DraftPlanner:
         self._lookup_arms = Arms(self._lengths, (0.0,), len(LOOKUP_ACCEPTANCE))
         self._lookup_arms.expect(LOOKUP_ACCEPTANCE, PRIOR)
         self._acceptance = Acceptance()
-        self._loads: dict[int, LoadPlans] = {}  # key: rounded log2 of the running sequences
+        self._plans: dict[int, LoadPlans] = {}  # key: rounded log2 of the load
         self._draft_numbers = itertools.count()
         self._lock = threading.RLock()
 
@@ -102,25 +102,25 @@ class DraftPlanner:
         right = 1 / (1 - own.rate(self._acceptance.rate()))  # tokens per round, unlimited drafts
         return min(LEVELS - 1, int(math.log2(right)))
 
-    def load(self) -> LoadPlans:
-        """Return the plans for the current number of running sequences."""
-        number = round(math.log2(max(1, self._running())))
-        return self._loads.get(number) or self._loads.setdefault(number, LoadPlans())
+    def current_plans(self) -> LoadPlans:
+        """Return the plans for the current load."""
+        number = round(math.log2(max(1, self._load())))
+        return self._plans.get(number) or self._plans.setdefault(number, LoadPlans())
 
     def plan(self, level: int, limit: int) -> DraftPlan:
         """Plan the next draft of a request. limit: maximum number of draft tokens (>= 1)."""
-        load, now = self.load(), self._clock()
-        mode = load.costs.mode(now)
-        pays = not load.choices or load.choices[level].pays
+        plans, now = self.current_plans(), self._clock()
+        mode = plans.costs.mode(now)
+        pays = not plans.choices or plans.choices[level].pays
         if mode is Mode.NO_DRAFTS or (mode is Mode.BEST and not pays):
-            return DraftPlan(0, plain_tokens=load.costs.plain_tokens(now))
-        if not load.choices:
-            return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._reports_probs)
-        choice = load.choices[level]
-        is_sample = not next(self._draft_numbers) % (1 + self._running() // SEQUENCES_PER_SAMPLE)
+            return DraftPlan(0, plain_tokens=plans.costs.plain_tokens(now))
+        if not plans.choices:
+            return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._stops_when_unsure)
+        choice = plans.choices[level]
+        is_sample = not next(self._draft_numbers) % (1 + self._load() // SEQUENCES_PER_SAMPLE)
         num_tokens = min(limit, choice.draft.num_tokens)
         return choice.draft._replace(
-            num_tokens=num_tokens, wants_log_probs=self._reports_probs and is_sample
+            num_tokens=num_tokens, wants_log_probs=self._stops_when_unsure and is_sample
         )
 
     def length_ahead(self, own: Acceptance) -> int:
@@ -130,40 +130,40 @@ class DraftPlanner:
 
     def lookup_length(self, level: int, match: Draft) -> int:
         """Return how many tokens of a lookup draft to verify. 0: don't use it."""
-        load = self.load()
-        mode = load.costs.mode(self._clock())
+        plans = self.current_plans()
+        mode = plans.costs.mode(self._clock())
         if mode is Mode.NO_DRAFTS:
             return 0
-        if mode is Mode.DRAFTING or not load.choices:
+        if mode is Mode.DRAFTING or not plans.choices:
             return len(match)
         fitting = bisect.bisect_left(self._lengths, len(match)) + 1
-        speeds = load.lookup_speeds[_ngram_group(match)][:fitting]
+        speeds = plans.lookup_speeds[_ngram_group(match)][:fitting]
         best = int(speeds.argmax())
         pays = speeds[best] >= MIN_LOOKUP_GAIN * max(
-            load.choices[level].speed, load.costs.plain_speed
+            plans.choices[level].speed, plans.costs.plain_speed
         )
         return min(len(match), self._lengths[best]) if pays else 0
 
     @property
     def mode(self) -> Mode:
         """Mode of all sequences in the current slot."""
-        return self.load().costs.mode(self._clock())
+        return self.current_plans().costs.mode(self._clock())
 
     def record_round(
         self, draft: Draft, num_accepted: int, seconds: float, level: int, *, timed: bool
     ) -> None:
         """Record a round. timed: whether to learn from its duration."""
         with self._lock:
-            load, rate = self.load(), self._acceptance.rate()
+            plans, rate = self.current_plans(), self._acceptance.rate()
             if draft.result is None:
                 self.observe_lookup(draft, num_accepted)
-            elif not self._reports_probs or draft.result.log_probs is not None:
+            elif not self._stops_when_unsure or draft.result.log_probs is not None:
                 round_ = self._arms.as_every_arm(draft, num_accepted, rate)
                 self._arms.add(round_, 0, 1 + level)
-            self._end_slot(load)
+            self._end_slot(plans)
             if timed:
-                self._count(load.costs, draft, seconds)
-                self._end_slot(load)
+                self._count(plans.costs, draft, seconds)
+                self._end_slot(plans)
 
     def observe_lookup(self, match: Draft, num_right: int) -> None:
         """Record how many tokens of a lookup draft were right, whether it was verified or not."""
@@ -176,14 +176,14 @@ class DraftPlanner:
         with self._lock:
             self._acceptance.add(num_accepted, len(draft), MEMORY)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
         """Record the duration of ``num_tokens`` tokens that the target decoded alone."""
         with self._lock:
-            load, now = self.load(), self._clock()
-            self._end_slot(load)
-            if load.costs.is_settled(now - seconds):
-                load.costs.plain.count(0, seconds, steps=num_tokens)
-                self._end_slot(load)
+            plans, now = self.current_plans(), self._clock()
+            self._end_slot(plans)
+            if plans.costs.is_settled(now - seconds):
+                plans.costs.plain.count(0, seconds, steps=num_tokens)
+                self._end_slot(plans)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
         now = self._clock()
@@ -196,13 +196,13 @@ class DraftPlanner:
         engine_seconds = draft.result.engine_seconds or draft.result.seconds
         costs.drafting.count(len(draft.result.tokens), seconds, engine=engine_seconds)
 
-    def _end_slot(self, load: LoadPlans) -> None:
-        if load.costs.end_slot(self._clock(), max(1, self._running())):
-            self._plan(load)
+    def _end_slot(self, plans: LoadPlans) -> None:
+        if plans.costs.end_slot(self._clock(), max(1, self._load())):
+            self._replan(plans)
 
-    def _plan(self, load: LoadPlans) -> None:
+    def _replan(self, plans: LoadPlans) -> None:
         """Make a plan for each level, if costs and acceptance rates are known."""
-        costs = load.costs
+        costs = plans.costs
         if not (costs.known and self._arms.rounds[0]):
             return
         fixed, each = costs.drafting.fit()
@@ -213,9 +213,9 @@ class DraftPlanner:
             arm = int(by_arm[level].argmax())
             speed = float(by_arm[level, arm])
             choices.append(DraftChoice(self._drafts[arm], speed, speed >= costs.plain_speed))
-        load.choices = choices
+        plans.choices = choices
         lookup_costs = costs.lookup.fit() if costs.lookup.known else (fixed, 0.0)
-        load.lookup_speeds = self._lookup_arms.speeds(*lookup_costs)[:, 0]
+        plans.lookup_speeds = self._lookup_arms.speeds(*lookup_costs)[:, 0]
 
 
 def _ngram_group(match: Draft) -> int:

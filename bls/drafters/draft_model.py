@@ -6,8 +6,8 @@ from collections.abc import Generator
 from typing import Any, Protocol
 
 from tandem.bls.draft_ahead.branches import DraftAhead, make_draft_ahead
+from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.fixed import FixedLength, fixed_length
-from tandem.bls.draft_length.per_request import AutoLength
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, Proposal
 from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.effects import (
@@ -147,7 +147,7 @@ class DraftModel(Drafter):
                 )
             )
         except RejectedByEngine as error:
-            self._health.rejected(error)
+            self._health.rejected(error, "drafting ahead")
             self._ahead = None  # the engine would reject further calls too
             return NO_DRAFT
 
@@ -171,8 +171,8 @@ class DraftModel(Drafter):
             self._ahead.verified(draft, num_accepted, seconds)
         self.length.verified(draft, num_accepted, seconds)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        self.length.observe_plain_step(num_tokens, seconds)
+    def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
+        self.length.observe_plain_call(num_tokens, seconds)
 
     def completed(self, sequence: Sequence) -> None:  # noqa: ARG002
         if self._ahead is not None:

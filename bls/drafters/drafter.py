@@ -29,8 +29,11 @@ class DrafterHealth(Protocol):
     def failed(self, error: EngineCallError) -> None:
         """Pause the draft model for all requests."""
 
-    def rejected(self, error: Exception) -> None:
-        """Log why one request continues without drafts. The engine itself is healthy."""
+    def rejected(self, error: Exception, without: str = "drafts") -> None:
+        """Log why one request continues without drafts. The engine itself is healthy.
+
+        without: what the request no longer has, a noun phrase.
+        """
 
 
 class DrafterContext(NamedTuple):
@@ -71,7 +74,7 @@ class Drafter:
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Learn how many tokens of a draft were accepted, and how long the round took."""
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
         """Learn how long the target took to decode ``num_tokens`` tokens without a draft."""
 
     def failed(self, error: EngineCallError) -> None:

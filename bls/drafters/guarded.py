@@ -70,8 +70,8 @@ class GuardedDrafter(Drafter):
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         self._try(lambda: self._drafter.verified(draft, num_accepted, seconds), None)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        self._try(lambda: self._drafter.observe_plain_step(num_tokens, seconds), None)
+    def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
+        self._try(lambda: self._drafter.observe_plain_call(num_tokens, seconds), None)
 
     def failed(self, error: EngineCallError) -> None:
         self._try(lambda: self._drafter.failed(error), None)

@@ -41,7 +41,7 @@ class Hybrid(Drafter):
         draft = yield from self._draft_model.propose(sequence, limit)
         if len(draft) or not self._draft_model.length.allows_drafts():
             return draft
-        if not self._draft_model.length.lookup_length(self._prompt_lookup.longest_match):
+        if not self._draft_model.length.lookup_length(self._prompt_lookup.best_possible_draft):
             return draft  # not even the longest match would be used
         # A match may be right soon, so limit the number of tokens that the target decodes alone to
         # 1, 2, 4, 8, ... Only an accepted match restarts this: in text whose matches are wrong
@@ -70,10 +70,10 @@ class Hybrid(Drafter):
             self._num_plain = 0
         self._draft_model.verified(draft, num_accepted, seconds)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
         """Report a plain call, unless it was shortened: short calls take longer per token."""
         if not self._shortened:
-            self._draft_model.observe_plain_step(num_tokens, seconds)
+            self._draft_model.observe_plain_call(num_tokens, seconds)
 
     def failed(self, error: EngineCallError) -> None:
         self._draft_model.failed(error)

@@ -38,13 +38,13 @@ class PromptLookup(Drafter):
     def __init__(
         self, request: Request, settings: LoopSettings, pools: LookupPools | None = None
     ) -> None:
-        self._longest = request.prompt_lookup_num_tokens
+        self._max_copied = request.prompt_lookup_num_tokens
         self._max_ngram_size = request.max_matching_ngram_size
         self._keep_all = settings.lookup_keeps_all
         self._use_oldest = settings.lookup_uses_oldest
         given = request.prediction
         self._prediction = None if given is None else Prediction(given)
-        self._longest_predicted = request.prediction_num_tokens
+        self._max_predicted = request.prediction_num_tokens
         self._pools = pools
         self._pool = request.lookup_pool
         # Copies from a pool must not affect the output: a seed would no longer reproduce it, or an
@@ -54,11 +54,11 @@ class PromptLookup(Drafter):
         self._misses = 0  # number of misses in a row
 
     @property
-    def longest_match(self) -> Draft:
-        """A stand-in for the longest draft that this request can get, after the longest n-gram."""
+    def best_possible_draft(self) -> Draft:
+        """A stand-in for the longest copy that this request can get, after the longest n-gram."""
         others = self._prediction is not None or self._pool is not None
         num_matching = MAX_MATCH if others else self._max_ngram_size
-        return Draft(np.zeros(self._longest, np.int32), num_matching=num_matching)
+        return Draft(np.zeros(self._max_copied, np.int32), num_matching=num_matching)
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         return self.look_up(sequence, limit)
@@ -69,7 +69,7 @@ class PromptLookup(Drafter):
 
         The draft is empty if that n-gram has fewer than ``min_ngram_size`` tokens.
         """
-        match, source = self._longest_match(sequence, limit)
+        match, source = self._find_match(sequence, limit)
         if match is None or match.ngram_size < min_ngram_size:
             self._misses += 1
             return Draft(plain_tokens=min(self._misses, MOST_PLAIN_TOKENS))
@@ -81,13 +81,13 @@ class PromptLookup(Drafter):
         if self._pools is not None and self._pool is not None:
             self._pools.add(self._pool, sequence.output)
 
-    def _longest_match(self, sequence: Sequence, limit: int) -> tuple[Match | None, DrafterName]:
+    def _find_match(self, sequence: Sequence, limit: int) -> tuple[Match | None, DrafterName]:
         """Return the longest match in the prediction, the request's own text and the pool.
 
         On a tie, the first of these sources wins. Also returns the source.
         """
         predicted = self._match_in_prediction(sequence, limit)
-        limit = min(limit, self._longest)
+        limit = min(limit, self._max_copied)
         pooled = self._match_in_pool(sequence, limit)
         others = predicted is not None or pooled is not None
         own = look_up(
@@ -105,10 +105,10 @@ class PromptLookup(Drafter):
         """Return the prediction's next tokens, at most max(matching tokens, limit for copies)."""
         if self._prediction is None:
             return None
-        match = self._prediction.lookup(sequence.output, min(limit, self._longest_predicted))
+        match = self._prediction.lookup(sequence.output, min(limit, self._max_predicted))
         if match is None:
             return None
-        return match._replace(tokens=match.tokens[: max(self._longest, match.ngram_size)])
+        return match._replace(tokens=match.tokens[: max(self._max_copied, match.ngram_size)])
 
     def _match_in_pool(self, sequence: Sequence, limit: int) -> Match | None:
         if self._pools is None or self._pool is None or not self._copies_from_pool:

@@ -31,9 +31,9 @@ class DrafterKind:
     Python module whose function `make(request, context)` returns a request's drafter.
     samples_from_draft_model: the drafter may call the draft engine, so it needs one, and KV blocks
     in its cache. looks_up: the inputs of prompt lookup affect its drafts. in_engine: the target
-    drafts by itself; the loop proposes nothing. proposes: its drafts are counted under its own
-    name. settings: dataclass instance with the defaults of the drafter's settings, which a profile
-    may change.
+    drafts by itself; the loop proposes nothing. has_own_counters: its drafts are counted under
+    its own name. settings: dataclass instance with the defaults of the drafter's settings, which a
+    profile may change.
     """
 
     name: DrafterName
@@ -42,7 +42,7 @@ class DrafterKind:
     samples_from_draft_model: bool = False
     looks_up: bool = False
     in_engine: bool = False
-    proposes: bool = True
+    has_own_counters: bool = True
     settings: Any = None
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ HYBRID = DrafterKind(
     module="tandem.bls.drafters.hybrid",
     samples_from_draft_model=True,
     looks_up=True,
-    proposes=False,
+    has_own_counters=False,
 )
 ENGINE = DrafterKind(
     name="engine",
@@ -101,7 +101,7 @@ BASELINE = DrafterKind(
     name="none",
     description="no drafts: the target alone",
     module="tandem.bls.drafters.no_drafter",
-    proposes=False,
+    has_own_counters=False,
 )
 
 # By name. A deployment prefers the first drafter that its engines support.

@@ -33,6 +33,7 @@ from tandem.bls.effects import NO_DRAFT, NO_TOKENS, Draft, Effect, EngineCall, E
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.exactness.seeds import repair_seed
 from tandem.bls.metrics.request_statistics import GuideStatistics
+from tandem.bls.plain_call_size import UNBOUNDED
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -45,7 +46,6 @@ GuidedResult: TypeAlias = Generator[Effect, Any, EngineResult]
 Method: TypeAlias = Literal["masks", "repair", "token_by_token"]
 
 GRAMMAR: Final = "grammar"  # drafter name of forced tokens that must be verified
-UNBOUNDED = 2**31 - 1
 # Tokens per call to an engine that decodes without the guide. A disallowed token wastes the rest.
 FIRST_UNGUIDED_TOKENS, MAX_UNGUIDED_TOKENS = 4, 32
 

@@ -73,7 +73,7 @@ def sequence_updates(
 def zero_updates(drafter: DrafterName) -> MetricUpdates:
     """Return increments of 0 for every counter of a drafter."""
     statistics = Statistics()
-    if DRAFTERS[drafter].proposes:
+    if DRAFTERS[drafter].has_own_counters:
         statistics.by_drafter[drafter] = DraftStatistics()
     return sequence_updates(drafter, statistics, Timeline(arrival=0))
 

@@ -91,16 +91,16 @@ class StreamEntry:
             other_loops=self._other_loops,
         )
 
-        def running() -> int:
+        def load() -> int:
             return self._admission.load
 
         self._draft_planner = DraftPlanner(
             settings.target.max_draft_len,
-            running,
+            load,
             clock=time.monotonic,
-            reports_probs=settings.draft_stops_when_unsure,
+            stops_when_unsure=settings.draft_stops_when_unsure,
         )
-        self._ahead_planner = AheadPlanner(settings, running)
+        self._ahead_planner = AheadPlanner(settings, load)
         self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes_each)
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_rejected_guide)
         self._deliveries = Deliveries()
@@ -155,7 +155,7 @@ class StreamEntry:
             deadline=time.monotonic() + timeout,
             timeout=timeout,
             call_slot=CallSlot(self._clients.calls),
-            places=self._admission.reserve(len(prompts)),
+            arrivals=self._admission.arrive(len(prompts)),
         )
         self._queue(state, prompts)
         self._register(id_of(request), state)
@@ -179,7 +179,7 @@ class StreamEntry:
             else:
                 begin()
         except Exception:
-            state.places.release_unused()
+            state.arrivals.leave()
             raise
 
     def _prepare(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
@@ -207,7 +207,7 @@ class StreamEntry:
                 for index, parts in enumerate(zip(requests, matchers, prefixes, strict=True))
             ]
             state.open(sequences)
-            state.places.enter([sequence.reservation for sequence in sequences])
+            state.arrivals.enter([sequence.reservation for sequence in sequences])
 
     def _sequence(
         self,

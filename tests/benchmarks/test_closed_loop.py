@@ -130,10 +130,10 @@ CELLS |= {
     ),
     "streamed-wrong-16": Cell(LARGE, WRONG, 16, options=options(streams_text=True)),
     "streamed-even-16": Cell(LARGE, EVEN, 16, (8,), options=options(streams_text=True)),
-    "unrated-16": Cell(LARGE, EVEN, 16, (8, 10), options=options(reports_probs=False)),
+    "unrated-16": Cell(LARGE, EVEN, 16, (8, 10), options=options(stops_when_unsure=False)),
     "mixed-2": Cell(LARGE, (EASY, HARD), 2, (2, 4, 8)),
     "mixed-unrated-2": Cell(
-        LARGE, (EASY, HARD), 2, (2, 4, 8), options=options(reports_probs=False)
+        LARGE, (EASY, HARD), 2, (2, 4, 8), options=options(stops_when_unsure=False)
     ),
     "mixed-16": Cell(replace(LARGE, batch_slope=0.01), (EASY, HARD), 16, (2, 4, 8)),
     "mixed-unrated-16": Cell(
@@ -141,7 +141,7 @@ CELLS |= {
         (EASY, HARD),
         16,
         (2, 4, 8),
-        options=options(reports_probs=False),
+        options=options(stops_when_unsure=False),
     ),
     "tokens-cost-16": Cell(replace(LARGE, token_slope=0.005), EVEN, 16, (2, 4)),
     "two-loops-16": Cell(

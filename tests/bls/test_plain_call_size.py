@@ -16,7 +16,7 @@ from scripted import (
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.loop import Decoding
-from tandem.bls.plain_call_size import MAX_PLAIN_TOKENS, UNTIMED_TOKENS, WHOLE_ANSWER, PlainCallSize
+from tandem.bls.plain_call_size import MAX_PLAIN_TOKENS, UNBOUNDED, UNTIMED_TOKENS, PlainCallSize
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO
 
@@ -59,7 +59,7 @@ def test_an_empty_chunk_does_not_change_the_chunk_size():
 
 def test_chunks_are_large_if_the_answer_is_not_streamed():
     assert pieces(PlainCallSize(steady=False), 1.0) == [MAX_PLAIN_TOKENS] * 8
-    assert pieces(PlainCallSize(steady=False, in_engine=True), 1.0) == [WHOLE_ANSWER] * 8
+    assert pieces(PlainCallSize(steady=False, in_engine=True), 1.0) == [UNBOUNDED] * 8
 
 
 def test_a_self_drafting_engine_streams_in_small_chunks():
@@ -106,7 +106,7 @@ def play_auto(*, stream):
         max_draft_len=16,
         stream=stream,
     )
-    planner = DraftPlanner(16, clock=lambda: target.now, reports_probs=False)
+    planner = DraftPlanner(16, clock=lambda: target.now, stops_when_unsure=False)
     context = DrafterContext(settings, Health(), planner)
     play(Decoding(request, context, clock=lambda: target.now), target, draft)
     return target.plain, len(draft.calls)

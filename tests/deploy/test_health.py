@@ -121,9 +121,9 @@ def test_a_server_that_responds_with_an_error_is_unhealthy(ailment, triton, answ
 
 def test_a_full_queue_does_not_restart_the_server(ailment, triton):
     full = Admission(max_running=1, max_waiting=0, kv_blocks=8)
-    full.reserve(1).enter([Reservation(1)])
+    full.arrive(1).enter([Reservation(1)])
     with pytest.raises(Overloaded) as rejected:
-        full.reserve(1)
+        full.arrive(1)
     triton.answer = (500, json.dumps({"error": f"in ensemble 'bls', {rejected.value.line}"}))
     assert ailment() is None
 

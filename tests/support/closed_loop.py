@@ -263,7 +263,7 @@ class Healthy:
 
     available = True
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: Exception, without: str = "") -> None:
         """Raise the error, because simulated calls never fail."""
         raise error
 
@@ -302,9 +302,9 @@ class World:
     """A simulation: both engines, the loop's processor and all streams.
 
     draft_len: draft tokens per round; 0 for the target alone. draft_ahead: the request option; with
-    None, the loop decides. reports_probs: whether the draft engine returns probabilities. offset:
-    the clock's initial value in seconds. loops: number of loop processes; each process learns
-    separately, and streams are assigned to them in round-robin order.
+    None, the loop decides. stops_when_unsure: whether the draft engine returns probabilities.
+    offset: the clock's initial value in seconds. loops: number of loop processes; each process
+    learns separately, and streams are assigned to them in round-robin order.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class World:
         *,
         drafter: DrafterName = "draft_model",
         draft_ahead: bool | None = False,
-        reports_probs: bool = True,
+        stops_when_unsure: bool = True,
         streams_text: bool = False,
         offset: float = 0.0,
         loops: int = 1,
@@ -350,7 +350,7 @@ class World:
                     MAX_DRAFT_LEN,
                     lambda: self._running,
                     clock=lambda: offset + self.clock.now,
-                    reports_probs=reports_probs,
+                    stops_when_unsure=stops_when_unsure,
                 ),
                 AheadPlanner(settings, lambda: self._running),
             )

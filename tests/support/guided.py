@@ -111,7 +111,9 @@ class Guesser:
 
 
 def decoding_of(request, settings):
-    statistics = DraftPlanner(settings.target.max_draft_len, clock=lambda: 0.0, reports_probs=False)
+    statistics = DraftPlanner(
+        settings.target.max_draft_len, clock=lambda: 0.0, stops_when_unsure=False
+    )
     guide = matcher(request.guide.kind, request.guide.text, request.end_ids)
     return Decoding(request, DrafterContext(settings, Health(), statistics), guide)
 

@@ -268,6 +268,7 @@ class Health:
     failures: int = 0
     rejections: int = 0
     errors: list[str] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)  # what rejections took from a request
 
     @property
     def available(self) -> bool:
@@ -277,8 +278,9 @@ class Health:
         self.failures += 1
         self.errors.append(str(error))
 
-    def rejected(self, error: Exception) -> None:
+    def rejected(self, error: Exception, without: str = "drafts") -> None:
         self.rejections += 1
+        self.without.append(without)
         self.errors.append(str(error))
 
 
@@ -294,7 +296,7 @@ def decoding_of(
     draft_planner = DraftPlanner(
         settings.target.max_draft_len,
         clock=lambda: 0.0,
-        reports_probs=settings.draft_stops_when_unsure,
+        stops_when_unsure=settings.draft_stops_when_unsure,
     )
     ahead_planner = ahead_planner or AheadPlanner(settings)
     context = DrafterContext(

@@ -37,11 +37,11 @@ class DraftEngineHealth:
         log_warning(f"requests continue without drafts: {error}")
         run_in_background(lambda: self._probe_until_healthy(engine), self._resume_without_probe)
 
-    def rejected(self, error: Exception) -> None:
+    def rejected(self, error: Exception, without: str = "drafts") -> None:
         """Log why a request continues without drafts. Repetitions aren't logged."""
         if self._last_rejection != str(error):
             self._last_rejection = str(error)
-            log_warning(f"a request continues without drafts: {error}")
+            log_warning(f"a request continues without {without}: {error}")
 
     def _resume_without_probe(self, _: Overloaded) -> None:
         """Resume calls without a probe, because no thread is free.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tandem.bls.admission.admission import ReservedPlaces
+from tandem.bls.admission.admission import Arrivals
 from tandem.bls.admission.concurrency_limiter import Permit
 from tandem.bls.errors import Cancelled, DeadlineExceeded, Failure, ServingError
 from tandem.bls.request import Options
@@ -30,11 +30,11 @@ class RequestState:
         deadline: float,
         timeout: float,
         call_slot: CallSlot,
-        places: ReservedPlaces,
+        arrivals: Arrivals,
     ) -> None:
         self.options = options
         self.call_slot = call_slot  # holds the call to the tokenizer before the sequences exist
-        self.places = places  # of the sequences, in the queue or running
+        self.arrivals = arrivals
         self.permit: Permit | None = None  # permit to call the tokenizer
         self.arrival_ns = time.time_ns()
         self._sender = sender
@@ -94,7 +94,7 @@ class RequestState:
             sequences = self._sequences
         if self.permit is not None:
             self.permit.leave_queue()
-        self.places.release_unused()
+        self.arrivals.leave()
         for sequence in sequences:
             sequence.interrupt(error)
         self._sender.send_error(error.line, error.code)

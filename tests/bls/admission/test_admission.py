@@ -31,7 +31,7 @@ class Waiting:
         return Reservation(blocks, draft_blocks, lambda: self.started.append(name))
 
     def enter(self, *reservations):
-        self.admission.reserve(len(reservations)).enter(reservations)
+        self.admission.arrive(len(reservations)).enter(reservations)
         return reservations[0]
 
     def add(self, name, blocks=1, draft_blocks=0):
@@ -95,37 +95,37 @@ def test_a_full_queue_rejects_a_request_before_tokenization():
         match=r"^the server is full: 2 sequences are running and 2 are waiting; "
         r"try again later$",
     ):
-        queue.admission.reserve(1)
+        queue.admission.arrive(1)
     assert queue.present == (2, 2)
 
 
 def test_reserved_slots_count_toward_the_queue_limit_before_tokenization():
     queue = Waiting()
-    slots = [queue.admission.reserve(1) for _ in range(4)]
+    slots = [queue.admission.arrive(1) for _ in range(4)]
     assert queue.present == (0, 4)
     with pytest.raises(Overloaded):
-        queue.admission.reserve(1)
-    slots[2].release_unused()
-    slots[2].release_unused()
+        queue.admission.arrive(1)
+    slots[2].leave()
+    slots[2].leave()
     assert queue.present == (0, 3)
-    queue.admission.reserve(1)
+    queue.admission.arrive(1)
     with pytest.raises(Overloaded):
-        queue.admission.reserve(1)
+        queue.admission.arrive(1)
 
 
 def test_a_new_request_waits_if_another_request_is_waiting():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("eight", 8)
     queue.add("waits", 8)
-    queue.admission.reserve(1)
+    queue.admission.arrive(1)
     with pytest.raises(Overloaded):
-        queue.admission.reserve(1)
+        queue.admission.arrive(1)
 
 
 def test_a_batch_is_rejected_if_the_queue_cannot_hold_all_of_it():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("eight", 8)
-    many = queue.admission.reserve(3)
+    many = queue.admission.arrive(3)
     with pytest.raises(
         Overloaded, match=r"^the server is full: 1 sequences are running and 0 are waiting"
     ):
@@ -148,12 +148,12 @@ def test_part_of_a_batch_can_start_while_the_rest_waits():
 
 def test_a_reserved_slot_can_be_used_or_returned_only_once():
     queue = Waiting()
-    slots = queue.admission.reserve(1)
+    slots = queue.admission.arrive(1)
     slots.enter([queue.reservation("a")])
-    slots.release_unused()
+    slots.leave()
     assert queue.present == (1, 0)
-    given_back = queue.admission.reserve(1)
-    given_back.release_unused()
+    given_back = queue.admission.arrive(1)
+    given_back.leave()
     given_back.enter([queue.reservation("b")])
     assert queue.started == ["a"]
     assert queue.present == (1, 0)
@@ -166,13 +166,13 @@ def test_a_batch_larger_than_the_capacity_is_a_bad_request():
         match=r"^the request has 5 prompts; the limit is 4; send "
         r"fewer per request$",
     ):
-        queue.admission.reserve(5)
+        queue.admission.arrive(5)
     assert queue.present == (0, 0)
 
 
 def test_a_batch_whose_contexts_never_fit_the_queue_is_rejected():
     queue = Waiting(max_running=9, kv_blocks=8)
-    slots = queue.admission.reserve(4)
+    slots = queue.admission.arrive(4)
     with pytest.raises(BadRequest, match="has 4 prompts; the limit is 3"):
         slots.enter([queue.reservation(name, 8) for name in "abcd"])
     assert queue.present == (0, 0)

@@ -22,7 +22,7 @@ class Loops:
         ]
 
     def enter(self, loop, *reservations):
-        self.admissions[loop].reserve(len(reservations)).enter(reservations)
+        self.admissions[loop].arrive(len(reservations)).enter(reservations)
 
     def add(self, loop, name, blocks=1, draft_blocks=0):
         added = Reservation(blocks, draft_blocks, lambda: self.started.append(name))
@@ -81,10 +81,10 @@ def test_draft_blocks_freed_in_one_loop_are_used_in_another():
 
 def test_slots_reserved_in_other_loops_count_toward_the_queue_limit():
     loops = Loops(2)
-    held = loops.admissions[0].reserve(5)
+    held = loops.admissions[0].arrive(5)
     with pytest.raises(Overloaded, match="0 sequences are running and 5 are waiting"):
         loops.add(1, "a")
-    held.release_unused()
+    held.leave()
     loops.add(1, "a")
     assert loops.started == ["a"]
 
@@ -92,7 +92,7 @@ def test_slots_reserved_in_other_loops_count_toward_the_queue_limit():
 def test_the_queue_limit_counts_sequences_that_wait_for_blocks_in_other_loops():
     loops = Loops(2, max_waiting=1)
     loops.add(0, "whole", 8)
-    slots = [admission.reserve(1) for admission in loops.admissions]
+    slots = [admission.arrive(1) for admission in loops.admissions]
     slots[0].enter([Reservation(1)])
     with pytest.raises(Overloaded, match="1 sequences are running and 1 are waiting"):
         slots[1].enter([Reservation(1)])
@@ -110,17 +110,17 @@ def test_running_sequences_of_other_loops_are_counted():
 def test_the_load_counts_sequences_that_are_about_to_start_in_any_loop():
     loops = Loops(2)
     loops.add(0, "a")
-    places = loops.admissions[1].reserve(1)
+    places = loops.admissions[1].arrive(1)
     loops.admissions[0].start_waiting()
     assert [admission.load for admission in loops.admissions] == [2, 2]
-    places.release_unused()
+    places.leave()
     loops.admissions[0].start_waiting()
     assert [admission.load for admission in loops.admissions] == [1, 1]
 
 
 def test_the_load_is_at_most_the_number_of_sequences_that_may_run():
     (admission,) = Loops(1, max_running=3, max_waiting=2).admissions
-    admission.reserve(5)
+    admission.arrive(5)
     assert admission.load == 3
 
 

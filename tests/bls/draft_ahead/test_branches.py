@@ -113,6 +113,7 @@ def test_failed_branch_calls_pause_drafts_but_rejected_ones_do_not():
     decoding = decoding_of(request, AHEAD, health)
     play(decoding, Target(ENDLESS, ()), draft, ("rejected",))
     assert (health.failures, health.rejections) == (0, 1)
+    assert health.without == ["drafting ahead"]
     assert decoding.statistics.ahead.num_calls == 1
     assert decoding.statistics.num_drafter_failures == 0
     assert decoding.statistics.num_draft_tokens > 8

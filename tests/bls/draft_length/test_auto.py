@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scripted import ids
 
+from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.draft_length.fixed import FixedLength
-from tandem.bls.draft_length.per_request import AutoLength
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.effects import Draft, DraftPlan, EngineResult
 
@@ -22,15 +22,18 @@ SECONDS = st.floats(0.0, 100.0)
 class World:
     """A clock and a number of running sequences, both set by the test."""
 
-    def __init__(self, reports_probs):
+    def __init__(self, stops_when_unsure):
         self.now, self.running = 0.0, 1
         self.statistics = DraftPlanner(
-            MAX_DRAFT_LEN, lambda: self.running, clock=lambda: self.now, reports_probs=reports_probs
+            MAX_DRAFT_LEN,
+            lambda: self.running,
+            clock=lambda: self.now,
+            stops_when_unsure=stops_when_unsure,
         )
 
 
-def drafted(tokens, seconds, *, reports_probs):
-    log_probs = np.full(tokens, -0.1, np.float32) if reports_probs else None
+def drafted(tokens, seconds, *, stops_when_unsure):
+    log_probs = np.full(tokens, -0.1, np.float32) if stops_when_unsure else None
     answer = EngineResult(ids(*[1] * tokens), seconds, seconds, log_probs=log_probs)
     return Draft(answer.tokens, drafter="draft_model", result=answer)
 
@@ -39,16 +42,16 @@ def match(tokens, num_matching=2):
     return Draft(ids(*[1] * tokens), drafter="prompt_lookup", num_matching=num_matching)
 
 
-def step(length, kind, tokens, accepted, seconds, *, reports_probs):
+def step(length, kind, tokens, accepted, seconds, *, stops_when_unsure):
     """Let the draft length learn from a step of this kind: draft, lookup or plain."""
     accepted = min(accepted, tokens)
     if kind == "plain":
-        length.observe_plain_step(tokens, seconds)
+        length.observe_plain_call(tokens, seconds)
     else:
         draft = (
             match(tokens)
             if kind == "lookup"
-            else drafted(tokens, seconds / 3, reports_probs=reports_probs)
+            else drafted(tokens, seconds / 3, stops_when_unsure=stops_when_unsure)
         )
         length.verified(draft, accepted, seconds)
 
@@ -68,8 +71,8 @@ STEPS = st.lists(
 
 @given(STEPS, st.booleans(), st.integers(1, 40))
 @example([("draft", 1, 0, 0.0, 0, 0.0)] * 4 + [("draft", 1, 0, 3e-173, 0, 0.0)], False, 1)
-def test_plans_never_exceed_the_limit_and_always_emit_a_token(steps, reports_probs, limit):
-    world = World(reports_probs)
+def test_plans_never_exceed_the_limit_and_always_emit_a_token(steps, stops_when_unsure, limit):
+    world = World(stops_when_unsure)
     lengths = [AutoLength(world.statistics) for _ in range(3)]
     for number, (kind, tokens, accepted, seconds, running, passed) in enumerate(steps):
         length = lengths[number % len(lengths)]
@@ -79,12 +82,12 @@ def test_plans_never_exceed_the_limit_and_always_emit_a_token(steps, reports_pro
         assert plan.num_tokens or 1 <= plan.plain_tokens <= 32
         assert 0 <= length.lookup_length(match(tokens)) <= tokens
         assert 1 <= length.length_ahead <= MAX_DRAFT_LEN
-        step(length, kind, tokens, accepted, seconds, reports_probs=reports_probs)
+        step(length, kind, tokens, accepted, seconds, stops_when_unsure=stops_when_unsure)
 
 
 def test_the_planner_is_thread_safe():
     statistics = DraftPlanner(
-        MAX_DRAFT_LEN, lambda: 1 + next(turns) % 64, clock=time.monotonic, reports_probs=True
+        MAX_DRAFT_LEN, lambda: 1 + next(turns) % 64, clock=time.monotonic, stops_when_unsure=True
     )
     turns, errors = iter(range(10**9)), []
 
@@ -101,7 +104,7 @@ def test_the_planner_is_thread_safe():
                     max(1, plan.num_tokens),
                     int(random.integers(9)),
                     seconds,
-                    reports_probs=True,
+                    stops_when_unsure=True,
                 )
         except Exception as error:  # noqa: BLE001
             errors.append(error)
@@ -116,7 +119,7 @@ def test_the_planner_is_thread_safe():
 
 def alone_and_drafting(loops, seconds):
     """Return, for every 10 ms, whether each loop decodes without drafts."""
-    worlds = [World(reports_probs=False) for _ in range(loops)]
+    worlds = [World(stops_when_unsure=False) for _ in range(loops)]
     lengths = [AutoLength(world.statistics) for world in worlds]
     times = []
     for number in range(int(seconds * 100)):
@@ -124,7 +127,7 @@ def alone_and_drafting(loops, seconds):
             world.now = number / 100
             if number % 5 == 0:
                 kind, tokens = ("draft", 4) if length.allows_drafts() else ("plain", 1)
-                step(length, kind, tokens, 3, 0.05, reports_probs=False)
+                step(length, kind, tokens, 3, 0.05, stops_when_unsure=False)
         times.append([not length.allows_drafts() for length in lengths])
     return times
 
@@ -142,7 +145,7 @@ def test_experiments_without_drafts_take_less_than_5_percent_of_the_time():
 
 @pytest.mark.parametrize("pause", [1.0, 3.0, 10.0])  # seconds
 def test_drafting_continues_after_the_machine_was_paused(pause):
-    world = World(reports_probs=False)
+    world = World(stops_when_unsure=False)
     length = AutoLength(world.statistics)
 
     def decode(rounds, seconds):
@@ -151,9 +154,9 @@ def test_drafting_continues_after_the_machine_was_paused(pause):
             world.now += seconds
             if length.plan(8).num_tokens:
                 with_drafts += 1
-                step(length, "draft", 8, 6, seconds, reports_probs=False)
+                step(length, "draft", 8, 6, seconds, stops_when_unsure=False)
             else:
-                step(length, "plain", 1, 0, 0.05, reports_probs=False)
+                step(length, "plain", 1, 0, 0.05, stops_when_unsure=False)
         return with_drafts
 
     decode(300, 0.1)
@@ -162,30 +165,30 @@ def test_drafting_continues_after_the_machine_was_paused(pause):
 
 
 def test_a_request_that_can_only_copy_does_not_stop_the_drafts_of_others():
-    world = World(reports_probs=False)
+    world = World(stops_when_unsure=False)
     world.running = 2
     drafting, looking_up = (AutoLength(world.statistics) for _ in range(2))
     with_drafts = 0
     for number in range(1000):
         world.now = number / 10
-        step(looking_up, "lookup", 4, 3, 0.05, reports_probs=False)
+        step(looking_up, "lookup", 4, 3, 0.05, stops_when_unsure=False)
         plan = drafting.plan(8)
         with_drafts += plan.num_tokens > 0
         kind, tokens = ("draft", 8) if plan.num_tokens else ("plain", 1)
-        step(drafting, kind, tokens, 7, 0.1, reports_probs=False)
+        step(drafting, kind, tokens, 7, 0.1, stops_when_unsure=False)
     assert with_drafts > 900
 
 
 @pytest.mark.parametrize("delayed", [False, True])
 def test_matches_are_not_used_if_they_delay_other_requests_more_than_they_save(delayed):
-    world = World(reports_probs=False)
+    world = World(stops_when_unsure=False)
     world.running = 4
     looking_up, *others = (AutoLength(world.statistics) for _ in range(4))
 
     def decode(steps, seconds=0.05):
         world.now += seconds
         for length, kind, tokens, accepted in steps:
-            step(length, kind, tokens, accepted, seconds, reports_probs=False)
+            step(length, kind, tokens, accepted, seconds, stops_when_unsure=False)
 
     for _ in range(10):
         decode([(other, "draft", 8, 0) for other in others])
@@ -204,25 +207,25 @@ def test_matches_are_not_used_if_they_delay_other_requests_more_than_they_save(d
 
 @pytest.mark.parametrize(("num_right", "used"), [(4, False), (6, True)])
 def test_matches_must_be_clearly_faster_than_the_target_alone(num_right, used):
-    world = World(reports_probs=False)
+    world = World(stops_when_unsure=False)
     length = AutoLength(world.statistics)
     # A round with a match takes 0.1 s, in which the target alone decodes 4.5 tokens.
     rounds = [("draft", 1, 0, 0.1)] * 5 + [("plain", 9, 0, 0.2)] * 5
     rounds += [("lookup", 16, num_right, 0.1)] * 500
     for kind, tokens, accepted, seconds in rounds:
         world.now += seconds
-        step(length, kind, tokens, accepted, seconds, reports_probs=False)
+        step(length, kind, tokens, accepted, seconds, stops_when_unsure=False)
     while world.statistics.mode is not Mode.BEST:
         world.now += 0.1
     assert bool(length.lookup_length(match(16))) == used
 
 
 def test_rejected_branches_do_not_stop_copies():
-    world = World(reports_probs=False)
+    world = World(stops_when_unsure=False)
     length = AutoLength(world.statistics)
     for kind, seconds in [("draft", 0.1)] * 5 + [("plain", 0.09)] * 5:
         world.now += seconds
-        step(length, kind, 1, 0, seconds, reports_probs=False)
+        step(length, kind, 1, 0, seconds, stops_when_unsure=False)
     for _ in range(200):
         world.now += 0.1
         length.verified(Draft(ids(1, 1), drafter="draft_model", drafted_ahead=True), 0, 0.1)

@@ -189,6 +189,7 @@ def test_a_rejected_draft_call_ends_drafting_only_for_its_request():
     decoding = decoding_of(request_of("draft_model"), health=health)
     play(decoding, Target(ENDLESS), draft)
     assert (len(draft.calls), health.rejections, health.failures) == (1, 1, 0)
+    assert health.without == ["drafts"]
     assert health.errors == ["model 'draft' failed: scripted rejection"]
     assert decoding.statistics.num_drafter_failures == 1
     assert decoding.sequence.output.tolist() == expected(decoding.request, ENDLESS)[0]
@@ -277,16 +278,16 @@ class RecordingPlanner(DraftPlanner):
 
     plain: tuple[int, ...] = ()
 
-    def observe_plain_step(self, num_tokens, seconds):
+    def observe_plain_call(self, num_tokens, seconds):
         self.plain += (num_tokens,)
-        super().observe_plain_step(num_tokens, seconds)
+        super().observe_plain_call(num_tokens, seconds)
 
 
 def drafting_in_vain():
     """Return a hybrid drafter that has learned that drafts don't pay, its planner and its clock."""
     time = Time()
     request = request_of("hybrid", draft_len=AUTO, max_draft_len=16, prompt_lookup_num_tokens=16)
-    planner = RecordingPlanner(16, clock=time, reports_probs=False)
+    planner = RecordingPlanner(16, clock=time, stops_when_unsure=False)
     drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner), Statistics())
     for _ in range(40):
         time.now += 0.1
@@ -294,7 +295,7 @@ def drafting_in_vain():
         drafter.verified(drafted, 0, 0.1)
     for _ in range(3):
         time.now += 0.02
-        drafter.observe_plain_step(1, 0.02)
+        drafter.observe_plain_call(1, 0.02)
     return drafter, planner, time
 
 
@@ -316,9 +317,9 @@ def matches_pay():
     match = effects.Draft(np.ones(16, np.int32), num_matching=2)
     for _ in range(20):
         planner.observe_lookup(match, 16)
-    drafter.observe_plain_step(1, 0.02)
+    drafter.observe_plain_call(1, 0.02)
     time.now += 1.0
-    drafter.observe_plain_step(1, 0.02)
+    drafter.observe_plain_call(1, 0.02)
     planner.plain = ()
     return drafter, planner, time
 
@@ -362,7 +363,7 @@ def test_hybrid_copies_again_when_copies_that_it_did_not_use_were_right():
         count, start = proposal.plain_tokens, len(sequence) % len(period)
         sequence.append(np.tile(period, 10)[start : start + count])
         time.now += 0.02 * count
-        drafter.observe_plain_step(count, 0.02 * count)
+        drafter.observe_plain_call(count, 0.02 * count)
 
 
 def test_hybrid_does_not_report_the_times_of_shortened_calls():
@@ -370,7 +371,7 @@ def test_hybrid_does_not_report_the_times_of_shortened_calls():
     sequence = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16))
     for _ in range(6):
         count = decoded_alone(drafter, sequence)
-        drafter.observe_plain_step(count, 0.02 * count)
+        drafter.observe_plain_call(count, 0.02 * count)
     assert planner.plain == (32,)
 
 
@@ -382,7 +383,7 @@ def test_hybrid_shortens_no_call_of_an_experiment_without_drafts():
         time.now += 0.01
     planner.plain = ()
     count = decoded_alone(drafter, sequence)
-    drafter.observe_plain_step(count, 0.02 * count)
+    drafter.observe_plain_call(count, 0.02 * count)
     assert planner.plain == (count,)
     assert count > 2
 
@@ -402,7 +403,7 @@ def test_auto_uses_a_fixed_length_for_seeded_output_that_depends_on_it(
         seeded=seeded,
         use_draft_logits=use_draft_logits,
     )
-    planner = DraftPlanner(16, clock=lambda: 0.0, reports_probs=True)
+    planner = DraftPlanner(16, clock=lambda: 0.0, stops_when_unsure=True)
     drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner), Statistics())
     first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
     is_seeded = seeded and use_draft_logits

@@ -197,7 +197,7 @@ def test_an_error_after_verification_ends_only_later_custom_drafts(joined):
     assert decoding.statistics.num_drafter_failures == health.rejections == 1
 
 
-@pytest.mark.parametrize("method", ["completed(self, sequence)", "observe_plain_step(self, *_)"])
+@pytest.mark.parametrize("method", ["completed(self, sequence)", "observe_plain_call(self, *_)"])
 def test_a_failure_outside_of_propose_is_counted(joined, method):
     joined(f"{PROPOSE.format('return Draft()')}\ndef {method}:\n    1 / 0")
     decoding, _ = played()

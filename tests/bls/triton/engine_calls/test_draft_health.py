@@ -69,7 +69,7 @@ def test_a_logging_error_stops_neither_requests_nor_probes(health, probes, pb, c
     pb.Logger.full = True
     health.failed(FAILED)
     assert len(probes) == 1
-    health.rejected(RejectedByEngine("draft", "too long"))
+    health.rejected(RejectedByEngine("draft", "too long"), "drafting ahead")
     lines = capsys.readouterr().err
     assert "it fell over" in lines
-    assert "too long" in lines
+    assert "a request continues without drafting ahead: model 'draft' failed: too long" in lines

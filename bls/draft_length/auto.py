@@ -1,4 +1,4 @@
-"""``num_draft_tokens: auto`` for one request: maximizes the expected tokens per second.
+"""The draft length ``auto`` of one sequence: maximizes the expected tokens per second.
 
 Requests differ only in their level, which follows from the recent acceptance rate of their own
 drafts. They share all other statistics (`planner`).
@@ -20,7 +20,7 @@ class AutoLength:
         self._own = Acceptance()
         self._level = planner.level(self._own)
         self._caught_up = False  # whether the draft model has cached nearly all of the context
-        self._load: LoadPlans | None = None  # at the end of the last step; None: before the first
+        self._plans: LoadPlans | None = None  # at the end of the last round; None: before the first
 
     @property
     def length_ahead(self) -> int:
@@ -58,13 +58,13 @@ class AutoLength:
             self._own.add(num_accepted, len(draft), OWN_MEMORY)
             self._level = self._planner.level(self._own)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
         """Record a target call without a draft."""
         self._caught_up = False
         if self._load_stayed() and num_tokens:
-            self._planner.observe_plain_step(num_tokens, seconds)
+            self._planner.observe_plain_call(num_tokens, seconds)
 
     def _load_stayed(self) -> bool:
-        """Return whether the load is the same as at the end of the previous step."""
-        before, self._load = self._load, self._planner.load()
-        return before is self._load
+        """Return whether the load is the same as at the end of the previous round."""
+        before, self._plans = self._plans, self._planner.current_plans()
+        return before is self._plans
