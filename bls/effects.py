@@ -35,6 +35,10 @@ FinishReason: TypeAlias = Literal["stop", "length"]
 
 NO_TOKENS: TokenIds = np.empty(0, np.int32)
 
+# Logits that draft tokens were sampled from. The loop passes them to the target without reading
+# them: a Triton tensor [1, n, width] or, if the engines share memory, a handle [3].
+DraftLogits: TypeAlias = Any
+
 
 class DraftPlan(NamedTuple):
     """Length of the next draft.
@@ -58,8 +62,8 @@ class Draft:
     """
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
-    logits: Any = None  # from the draft engine: [1, num_draft_tokens, vocab_size], or a handle
-    logits_row: int = 0  # row of the first draft token in the handle's logits
+    logits: DraftLogits = None
+    logits_row: int = 0  # row of the first draft token in these logits
     drafter: DrafterName = BASELINE.name
     plain_tokens: int = 1
     num_matching: int = 0  # for a copy: number of tokens in the n-gram that matched
@@ -109,7 +113,7 @@ class EngineCall(NamedTuple):
     stop_ids: tuple[int, ...] = ()  # end the call too; the result includes them
     ban_end_ids: bool = False
     wants_logits: bool = False
-    unread_logits: Any = None  # for `draft`: a handle to return, whose logits will not be read
+    unread_logits: DraftLogits = None  # for `draft`: a handle whose logits will not be read
     wants_log_probs: bool = False
     in_engine: bool = False  # the engine drafts by itself; the timeout is the request's
     stop_probability: float = 0.0  # see DraftPlan
@@ -147,8 +151,8 @@ class EngineResult(NamedTuple):
     log_probs: NDArray[np.float32] | None = None  # [n]
     top: TopLogProbs | None = None
     prompt_log_probs: PromptLogProbs | None = None
-    # From the target: [n, vocab_size]. From the draft engine: [1, n, vocab_size], or a handle.
-    logits: Any = None
+    logits: NDArray[np.float32] | None = None  # [n, vocab_size], from the target
+    draft_logits: DraftLogits = None  # from the draft engine
     context_logits: NDArray[np.float32] | None = None  # [context_length, vocab_size]
     kv_blocks: KvBlocks | None = None
     branches: tuple[BranchDraft, ...] = ()

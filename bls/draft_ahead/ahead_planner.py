@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Any
 
 from tandem.bls.draft_ahead.cost_model import FIRST_PLAN, UNLIMITED, AheadPlan, Costs, best_plan
 from tandem.bls.draft_length.arms import MEMORY, Acceptance
 from tandem.bls.draft_length.costs import Line
 from tandem.bls.drafters.registry import DRAFT_MODEL
-from tandem.bls.effects import Draft, EngineResult
+from tandem.bls.effects import Draft, DraftLogits, EngineResult
 from tandem.bls.settings import LoopSettings
 
 ALL_BRANCHES = 128  # branches of all sequences; each sequence gets at least `BUDGETS[0]`
@@ -43,7 +42,7 @@ class AheadPlanner:
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
         # Handles to logits of branches that will not be read; see `DraftAhead.give_up`.
-        self.unread_logits: deque[Any] = deque(maxlen=MAX_UNREAD)
+        self.unread_logits: deque[DraftLogits] = deque(maxlen=MAX_UNREAD)
 
     def acceptance(self, drafter: str) -> float:
         """Return the acceptance rate of draft tokens whose predecessors were all accepted."""
@@ -55,7 +54,7 @@ class AheadPlanner:
             costs = self._costs()
         return costs.draft(num_tokens) if costs else 0.0
 
-    def next_unread_logits(self) -> Any:
+    def next_unread_logits(self) -> DraftLogits:
         """Return a handle that the next draft call should return to the engine, or None."""
         try:
             return self.unread_logits.popleft()

@@ -31,6 +31,7 @@ from tandem.bls.effects import (
     BranchDraft,
     Branching,
     Draft,
+    DraftLogits,
     EngineCall,
     EngineResult,
     StepsAhead,
@@ -53,7 +54,7 @@ class BranchesAhead:
     start: int
     draft: TokenIds  # [num_draft_tokens]
     by_outcome: Mapping[tuple[int, int], BranchDraft]
-    logits: Any = None
+    logits: DraftLogits = None
 
     def __len__(self) -> int:
         return len(self.by_outcome)
@@ -72,7 +73,7 @@ class BranchesAhead:
 def index_by_outcome(start: int, draft: TokenIds, result: EngineResult) -> BranchesAhead:
     """Map outcomes to the branches of an engine's result. Leaves out empty branches."""
     by_outcome = {(b.num_accepted, b.next_token): b for b in result.branches if len(b.tokens)}
-    return BranchesAhead(start, draft, by_outcome, result.logits)
+    return BranchesAhead(start, draft, by_outcome, result.draft_logits)
 
 
 def plan_branches(
@@ -123,7 +124,7 @@ class DraftAhead:
         self._max_tokens = max_tokens
         self._always = always
         self._rounds = 0
-        self._logits: Future[Any] | None = None  # of the branches that are being drafted
+        self._logits: Future[DraftLogits] | None = None  # of the branches that are being drafted
 
     def plan(self, longest: int) -> AheadPlan | None:
         """Return a plan for branches of at most ``longest`` tokens (>= 1), or None.
@@ -144,7 +145,7 @@ class DraftAhead:
         branching = plan_branches(sequence, draft.tokens, plan, room, acceptance)
         if branching is None:
             return None
-        self._logits = logits = Future[Any]()
+        self._logits = logits = Future[DraftLogits]()
         self._longest = longest = max(branching.lengths)
 
         def steps() -> StepsAhead:
@@ -154,7 +155,7 @@ class DraftAhead:
                 branching=branching,
                 unread_logits=self.planner.next_unread_logits(),
             )
-            logits.set_result(result.logits)
+            logits.set_result(result.draft_logits)
             self.planner.record_branch_time(result, longest, sum(branching.counts))
             return index_by_outcome(len(call.context), draft.tokens, result)
 
@@ -193,7 +194,7 @@ class DraftAhead:
         Their logits stay in the draft engine's shared memory until a draft call returns the handle.
         """
 
-        def return_unread(logits: Future[Any]) -> None:
+        def return_unread(logits: Future[DraftLogits]) -> None:
             if logits.result() is not None:
                 self.planner.unread_logits.append(logits.result())
 

@@ -122,13 +122,13 @@ class DraftModel(Drafter):
             stop_probability=plan.stop_probability,
             unread_logits=self._ahead.planner.next_unread_logits() if self._ahead else None,
         )
-        if sequence.request.use_draft_logits and result.logits is None:
+        if sequence.request.use_draft_logits and result.draft_logits is None:
             raise RejectedByEngine(
                 self._engine.model, "generation_logits are missing from its response"
             )
         return Draft(
             self._vocabulary.verifiable(sequence, result.tokens, limit),
-            result.logits,
+            result.draft_logits,
             drafter=DRAFT_MODEL.name,
             plain_tokens=plan.num_tokens,  # used if no drafted token is verifiable
             plan=plan,

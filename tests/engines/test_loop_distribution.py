@@ -75,10 +75,10 @@ class StopsBehindUnlikelyTokens(Draft):
 
     def answers(self, call):
         (answer,) = super().answers(call)
-        chances = torch.from_numpy(answer.logits).softmax(-1)
+        chances = torch.from_numpy(answer.draft_logits).softmax(-1)
         unlikely = [i for i, t in enumerate(answer.tokens.tolist()) if chances[i, t] < 0.15]
         end = unlikely[0] + self.kept if unlikely else len(answer.tokens)
-        yield EngineResult(answer.tokens[:end], logits=answer.logits[:end])
+        yield EngineResult(answer.tokens[:end], draft_logits=answer.draft_logits[:end])
 
 
 class DropsUnlikelyTokens(StopsBehindUnlikelyTokens):

@@ -221,7 +221,7 @@ class RandomDraft:
             new.append(self.chooser.choose(q))
             context.append(new[-1])
         logits = np.array(rows) if call.wants_logits else None
-        yield EngineResult(ids(*new), logits=logits)
+        yield EngineResult(ids(*new), draft_logits=logits)
 
 
 def sampled(request, **changes):

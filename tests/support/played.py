@@ -38,4 +38,4 @@ class Played:
         )
         self.calls.append((call, outcome.tokens))
         logits = outcome.last.generation_logits
-        yield EngineResult(np.array(outcome.tokens, np.int32), logits=logits)
+        yield EngineResult(np.array(outcome.tokens, np.int32), draft_logits=logits)

@@ -194,7 +194,7 @@ class Draft:
             if token in call.stop_ids:
                 break
         logits = np.zeros((1, len(new), VOCAB), np.float32) if call.wants_logits else None
-        yield EngineResult(ids(*new), logits=logits)
+        yield EngineResult(ids(*new), draft_logits=logits)
 
 
 @dataclass
@@ -224,7 +224,7 @@ class BranchingDraft:
                 said += branch.tokens.tolist()
                 rows = len(said)
         logits = np.eye(VOCAB, dtype=np.float32)[said] if call.wants_logits else None
-        yield EngineResult(ids(*drafted), branches=branches, logits=logits)
+        yield EngineResult(ids(*drafted), branches=branches, draft_logits=logits)
 
     def next(self, context, banned=()) -> int:
         token = self.language.next(context, banned)

@@ -107,7 +107,7 @@ class Draft:
                 used += more
         yield EngineResult(
             np.array(tokens, np.int32),
-            logits=DRAFT[used] if call.wants_logits else None,
+            draft_logits=DRAFT[used] if call.wants_logits else None,
             branches=branches,
         )
 

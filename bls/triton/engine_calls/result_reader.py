@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.effects import BranchDraft, EngineCall, EngineResult, KvBlocks, PromptLogProbs
+from tandem.bls.effects import (
+    BranchDraft,
+    DraftLogits,
+    EngineCall,
+    EngineResult,
+    KvBlocks,
+    PromptLogProbs,
+)
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import TokenIds
 from tandem.bls.settings import EngineSettings
@@ -31,6 +38,7 @@ def read_result(
     if not engine.excludes_input:
         tokens = tokens[len(call.context) :]
     log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
+    is_draft = call.engine == "draft"
     return EngineResult(
         tokens=tokens,
         seconds=seconds,
@@ -40,23 +48,18 @@ def read_result(
         log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
         top=_top(outputs, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS),
         prompt_log_probs=_prompt_log_probs(outputs),
-        logits=_logits(outputs, call),
+        logits=None if is_draft else _rows(outputs.get(tensors.GENERATION_LOGITS)),
+        draft_logits=_draft_logits(outputs) if is_draft else None,
         context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
         kv_blocks=_kv_blocks(outputs),
         branches=() if call.branching is None else _branches(outputs),
     )
 
 
-def _logits(outputs: dict[str, Any], call: EngineCall) -> Any:
-    """Return the target's logits as [n, vocab_size], or the draft engine's tensor unchanged.
-
-    A handle is copied, because a handle to branch logits may outlive the response.
-    """
+def _draft_logits(outputs: dict[str, Any]) -> DraftLogits:
+    """Return the draft engine's tensor, or a copy of a handle, which may outlive the response."""
     handle = outputs.get(tensors.SHARED_LOGITS_HANDLE)
-    if handle is not None:
-        return handle.as_numpy().copy()
-    logits = outputs.get(tensors.GENERATION_LOGITS)
-    return logits if call.engine == "draft" else _rows(logits)
+    return outputs.get(tensors.GENERATION_LOGITS) if handle is None else handle.as_numpy().copy()
 
 
 def _branches(outputs: dict[str, Any]) -> tuple[BranchDraft, ...]:

@@ -147,7 +147,7 @@ def test_drafting_ahead_is_off_if_disabled_or_unsupported(changes, settings_):
         def answers(self, call):
             assert call.branching is None
             tokens = ids(*self.drafted(call.context, call.max_new_tokens, call))
-            yield EngineResult(tokens, logits=np.zeros((1, len(tokens), 8), np.float32))
+            yield EngineResult(tokens, draft_logits=np.zeros((1, len(tokens), 8), np.float32))
 
     decoding = decoding_of(request_of(**changes), settings_)
     play(decoding, Target(ENDLESS), NoBranches(ENDLESS))

@@ -53,8 +53,8 @@ class Answered(BranchingDraft):
 
     def answers(self, call):
         answer = next(super().answers(call))
-        if call.branching is not None and answer.logits is not None:
-            self.shared.append(answer.logits)
+        if call.branching is not None and answer.draft_logits is not None:
+            self.shared.append(answer.draft_logits)
         yield answer
 
 
@@ -87,7 +87,7 @@ def test_logits_that_arrive_too_late_are_returned(logits):
     ahead.give_up()
     assert not planner.unread_logits
     with pytest.raises(StopIteration):
-        steps.send(EngineResult(ids(), logits=logits))
+        steps.send(EngineResult(ids(), draft_logits=logits))
     assert list(planner.unread_logits) == ([logits] if logits else [])
 
 

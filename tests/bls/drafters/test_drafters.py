@@ -418,7 +418,7 @@ def test_missing_draft_logits_are_reported_and_do_not_change_the_output():
 
     class Forgets(Draft):
         def answers(self, call):
-            yield next(super().answers(call))._replace(logits=None)
+            yield next(super().answers(call))._replace(draft_logits=None)
 
     play(decoding, Target(ENDLESS), Forgets(ENDLESS))
     assert decoding.statistics.num_drafter_failures == health.rejections == 1
