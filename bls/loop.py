@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.drafters.drafter import DrafterContext, Proposal
+from tandem.bls.drafters.drafter import DrafterContext, DraftSteps
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
     NO_DRAFT,
@@ -100,7 +100,7 @@ class Decoding:
             else:
                 yield from self._plain_call()
 
-    def _propose(self) -> Proposal:
+    def _propose(self) -> DraftSteps:
         """Return the draft of the next round. If it is empty, the target decodes alone."""
         if self._plain_tokens_due or not self._drafter.can_draft(self.sequence):
             return NO_DRAFT

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from tandem.bls.draft_ahead.branches import DraftAhead, make_draft_ahead
 from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.fixed import FixedLength, fixed_length
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, DraftSteps
 from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.effects import (
     NO_DRAFT,
@@ -103,7 +103,7 @@ class DraftModel(Drafter):
         else:
             self._health.failed(error)
 
-    def propose(self, sequence: Sequence, limit: int) -> Proposal:
+    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
         """Return a branch that was drafted ahead, or call the draft engine.
 
         The call has stop ids instead of an end id. Engines keep a stop id in the result but drop an

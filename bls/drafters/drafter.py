@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.planner import DraftPlanner
@@ -16,7 +16,7 @@ from tandem.lookup.pools import LookupPools
 if TYPE_CHECKING:
     from tandem.bls.drafters.translation import Translator  # imports a large library
 
-Proposal = Generator[EngineCall | AwaitAhead, Any, Draft]
+DraftSteps: TypeAlias = Generator[EngineCall | AwaitAhead, Any, Draft]
 
 
 class DrafterHealth(Protocol):
@@ -59,7 +59,7 @@ class Drafter:
         """Return whether to call ``propose`` now. If not, the target decodes alone."""
         return True
 
-    def propose(self, sequence: Sequence, limit: int) -> Proposal:
+    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
         """Propose at most ``limit`` tokens (>= 1). If there are none, the target decodes alone."""
         raise NotImplementedError
 

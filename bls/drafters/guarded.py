@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DraftSteps
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
 from tandem.bls.drafters.registry import BASELINE, COPIED_FROM, DRAFTERS, DrafterKind
@@ -56,7 +56,7 @@ class GuardedDrafter(Drafter):
     def can_draft(self, sequence: Sequence) -> bool:
         return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
 
-    def propose(self, sequence: Sequence, limit: int) -> Proposal:
+    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
         """Return the drafter's proposal, or an empty draft if the target can't verify it."""
         try:
             with self._naming_it():
@@ -103,7 +103,7 @@ class GuardedDrafter(Drafter):
         except (Exception, SystemExit) as error:
             raise self._fault(described(error)) from error
 
-    def _calls_alone(self, steps: Proposal) -> Proposal:
+    def _calls_alone(self, steps: DraftSteps) -> DraftSteps:
         """Forward the calls to the draft model that steps yield. Reject all other effects."""
         resume: Callable[[], Any] = partial(next, steps)
         while True:

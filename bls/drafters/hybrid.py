@@ -8,7 +8,7 @@ import numpy as np
 
 from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DraftSteps
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import NO_DRAFT, Draft, StepsAhead
 from tandem.bls.errors import EngineCallError
@@ -28,7 +28,7 @@ class Hybrid(Drafter):
         self._unused, self._unused_at = NO_DRAFT, 0  # last match that wasn't used, its position
         self._shortened = False  # whether the last plain call was shorter than planned
 
-    def propose(self, sequence: Sequence, limit: int) -> Proposal:
+    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
         """Propose a match, or call the draft model if no match is long enough to pay."""
         self._compare_unused(sequence)
         self._shortened = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DraftSteps
 from tandem.bls.effects import Draft
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -14,7 +14,7 @@ class NoDrafter(Drafter):
     def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
         return False
 
-    def propose(self, sequence: Sequence, limit: int) -> Proposal:  # noqa: ARG002
+    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:  # noqa: ARG002
         return Draft()
         yield  # makes this function a generator
 

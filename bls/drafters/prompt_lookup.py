@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DraftSteps
 from tandem.bls.drafters.registry import (
     LOOKUP_POOL,
     PREDICTION,
@@ -60,7 +60,7 @@ class PromptLookup(Drafter):
         num_matching = MAX_MATCH if others else self._max_ngram_size
         return Draft(np.zeros(self._max_copied, np.int32), num_matching=num_matching)
 
-    def propose(self, sequence: Sequence, limit: int) -> Proposal:
+    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
         return self.look_up(sequence, limit)
         yield  # makes this method a generator
 

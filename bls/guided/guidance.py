@@ -42,7 +42,7 @@ from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.matcher import GuideMatcher, TokenMasks, Walk
 
 Bias = NDArray[np.float32]
-GuidedResult: TypeAlias = Generator[Effect, Any, EngineResult]
+GuidedSteps: TypeAlias = Generator[Effect, Any, EngineResult]
 Method: TypeAlias = Literal["masks", "repair", "token_by_token"]
 
 GRAMMAR: Final = "grammar"  # drafter name of forced tokens that must be verified
@@ -73,7 +73,7 @@ class Guidance:
         """Return the longest prefix of a draft that the guide allows."""
         return draft
 
-    def call_target(self, call: EngineCall) -> GuidedResult:
+    def call_target(self, call: EngineCall) -> GuidedSteps:
         """Perform a target call and return the tokens that the guide allows."""
         result: EngineResult = yield call
         return result
@@ -133,7 +133,7 @@ class ByGuide(Guidance):
         self._guided.num_illegal_draft_tokens += len(draft) - len(tokens)
         return replace(draft, tokens=tokens)
 
-    def call_target(self, call: EngineCall) -> GuidedResult:
+    def call_target(self, call: EngineCall) -> GuidedSteps:
         if self._method == "repair":
             return (yield from self._repair(call))
         tokens = call.draft.tokens
@@ -152,7 +152,7 @@ class ByGuide(Guidance):
         self._guided.num_forced_tokens += len(forced)
         return kept, np.array(forced, np.int32)
 
-    def _repair(self, call: EngineCall) -> GuidedResult:
+    def _repair(self, call: EngineCall) -> GuidedSteps:
         """Perform a call without the guide, and sample its first disallowed token again.
 
         The call has no end id, because the engine would drop the end token, which may be

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DraftSteps
 from tandem.bls.drafters.registry import DrafterKind
 from tandem.bls.effects import Draft
 from tandem.bls.request import Request
@@ -43,7 +43,7 @@ class Repeat(Drafter):
     def __init__(self, period: int) -> None:
         self._period = period
 
-    def propose(self, sequence: Sequence, limit: int) -> Proposal:
+    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
         """Propose at most ``limit`` tokens, which the target verifies."""
         return Draft(sequence.context[-self._period :][:limit])
         yield  # makes this a generator; to call the draft model, yield an EngineCall
