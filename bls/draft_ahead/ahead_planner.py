@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tandem.bls.draft_ahead.cost_model import FIRST_PLAN, UNLIMITED, AheadPlan, Costs, best_plan
 from tandem.bls.draft_length.arms import MEMORY, Acceptance
-from tandem.bls.draft_length.costs import Line
+from tandem.bls.draft_length.costs import LinearCost
 from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, DraftLogits, EngineResult
 from tandem.bls.settings import LoopSettings
@@ -35,9 +35,9 @@ class AheadPlanner:
         self._load = load
         self._lock = threading.Lock()
         self._acceptance = defaultdict[str, Acceptance](Acceptance)  # by drafter
-        self._target = Line()  # seconds per verification, by number of draft tokens
-        self._step = Line()  # seconds per step of the draft engine, by number of branches
-        self._overhead = Line()  # seconds per draft call that are spent outside the engine
+        self._target = LinearCost()  # of a verification, by draft tokens
+        self._step = LinearCost()  # of a step of the draft engine, by branches
+        self._overhead = LinearCost()  # of a draft call outside the engine; its size is 0
         # (longest, max_tokens) -> (number of rounds when the plan was made, plan, its speedup).
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
@@ -81,7 +81,7 @@ class AheadPlanner:
         result = draft.result
         with self._lock:
             seconds_after_draft = seconds - (result.seconds if result else 0.0)
-            self._target.add(len(draft), seconds_after_draft, CALL_WEIGHT)
+            self._target.record(len(draft), seconds_after_draft, CALL_WEIGHT)
             if result is not None and len(result.tokens):
                 self._add_call(result, len(result.tokens), 1)
 
@@ -122,10 +122,12 @@ class AheadPlanner:
 
     def _costs(self) -> Costs | None:
         """Return the costs of engine calls, or None if they aren't known yet."""
-        costs = Costs(self._target.fit(), self._step.fit(), self._overhead.at(0))
+        costs = Costs(
+            self._target.coefficients(), self._step.coefficients(), self._overhead.average
+        )
         return costs if costs.verification(1) > 0 and sum(costs.step) > 0 else None
 
     def _add_call(self, result: EngineResult, steps: int, num_branches: int) -> None:
         working = result.engine_seconds or result.seconds
-        self._step.add(num_branches, working / steps, CALL_WEIGHT)
-        self._overhead.add(0, max(0.0, result.seconds - working), CALL_WEIGHT)
+        self._step.record(num_branches, working / steps, CALL_WEIGHT)
+        self._overhead.record(0, max(0.0, result.seconds - working), CALL_WEIGHT)

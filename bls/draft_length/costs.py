@@ -13,12 +13,16 @@ FIRST_PLAIN_TOKENS = 3  # per call of the first measurement; shorter calls cost 
 OUTLIER_FACTOR = 1.5  # a slot that is off by this factor is an outlier
 
 
-class Line:
-    """``seconds = fixed + each * tokens``, a weighted least-squares fit over slot averages."""
+class LinearCost:
+    """Seconds per step, ``fixed + each * size``, from a weighted least-squares fit.
+
+    size: the number that the cost depends on, such as drafted tokens. A caller records averages
+    itself (`record`), or adds steps (`add_steps`) whose average `end_slot` records.
+    """
 
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # means, central moments
-        self._engine_seconds = self._engine_tokens = 0.0
+        self._engine_seconds = self._engine_size = 0.0
         self._last_was_outlier = False
         self.forget_slot()
 
@@ -32,16 +36,18 @@ class Line:
         """Average seconds per step."""
         return self._y
 
-    def count(self, tokens: float, seconds: float, *, steps: int = 1, engine: float = 0.0) -> None:
+    def add_steps(
+        self, size: float, seconds: float, *, steps: int = 1, engine: float = 0.0
+    ) -> None:
         """Add steps to the current slot.
 
-        seconds: duration of the steps. engine: duration by the draft engine's clock, in seconds.
+        size, seconds: totals of the steps. engine: total by the draft engine's clock, in seconds.
         """
         self.steps += steps
-        self._tokens += tokens
+        self._size += size
         self.seconds += max(seconds, 1e-9)  # the clock may not have advanced
         self._engine_seconds += engine
-        self._engine_tokens += tokens
+        self._engine_size += size
 
     def end_slot(self, capacity: float) -> None:
         """End the slot and record its averages.
@@ -50,57 +56,48 @@ class Line:
         """
         if self.steps:
             weight = min(1.0, self.seconds / capacity)
-            self.add(self._tokens / self.steps, self.seconds / self.steps, weight)
+            self.record(self._size / self.steps, self.seconds / self.steps, weight)
         self.forget_slot()
 
-    def add(self, x: float, y: float, weight: float) -> None:
-        """Record that steps of ``x`` tokens took ``y`` seconds each. weight: at most 1.
+    def record(self, x: float, y: float, weight: float) -> None:
+        """Record that steps of size ``x`` took ``y`` seconds each. weight: at most 1.
 
         A single outlier is ignored, because the machine may have been paused. Two in a row mean
         that the costs have changed, so older slots lose most of their weight.
         """
-        expected = self.at(x)
+        fixed, each = self.coefficients()
+        expected = fixed + each * x
         is_outlier = (
             self._weight > 1 and not expected / OUTLIER_FACTOR < y < expected * OUTLIER_FACTOR
         )
         first, self._last_was_outlier = is_outlier and not self._last_was_outlier, is_outlier
         if first:
             return
-        self._forget(1 - weight * (1 - (SLOT_MEMORY / 4 if is_outlier else SLOT_MEMORY)))
-        self._weight += weight
+        keep = 1 - weight * (1 - (SLOT_MEMORY / 4 if is_outlier else SLOT_MEMORY))
+        self._weight = keep * self._weight + weight
         dx, dy = x - self._x, y - self._y
         self._x += dx * weight / self._weight
         self._y += dy * weight / self._weight
-        self._xx += weight * dx * (x - self._x)
-        self._xy += weight * dy * (x - self._x)
+        self._xx = keep * self._xx + weight * dx * (x - self._x)
+        self._xy = keep * self._xy + weight * dy * (x - self._x)
+        self._engine_seconds *= keep
+        self._engine_size *= keep
 
-    def fit(self) -> tuple[float, float]:
+    def coefficients(self) -> tuple[float, float]:
         """Return ``fixed`` and ``each``, both at least 0.
 
-        The prior of the slope is the engine clock's seconds per token. It adds 1 to the sum of
-        squared deviations of the tokens.
+        The prior of ``each`` comes from the engine's clock. It adds 1 to the sum of squared
+        deviations of the sizes.
         """
-        expected = self._engine_seconds / max(1e-9, self._engine_tokens)
+        expected = self._engine_seconds / max(1e-9, self._engine_size)
         each = max(0.0, (self._xy + expected) / (self._xx + 1.0))
         if self._x > 0:
             each = min(each, 0.9 * self._y / self._x)
         return self._y - each * self._x, each
 
-    def at(self, tokens: float) -> float:
-        """Return the estimated duration of a step with ``tokens`` tokens, in seconds."""
-        fixed, each = self.fit()
-        return fixed + each * tokens
-
-    def _forget(self, keep: float) -> None:
-        self._weight *= keep
-        self._xx *= keep
-        self._xy *= keep
-        self._engine_seconds *= keep
-        self._engine_tokens *= keep
-
     def forget_slot(self) -> None:
         self.steps = 0
-        self._tokens = self.seconds = 0.0
+        self._size = self.seconds = 0.0
 
 
 class LoadCosts:
@@ -111,9 +108,9 @@ class LoadCosts:
     """
 
     def __init__(self) -> None:
-        self.drafting = Line()  # seconds per round, by drafted tokens
-        self.lookup = Line()  # seconds per round with a lookup draft, by draft tokens
-        self.plain = Line()  # seconds per token without drafts
+        self.drafting = LinearCost()  # of a round, by drafted tokens
+        self.lookup = LinearCost()  # of a round with a lookup draft, by draft tokens
+        self.plain = LinearCost()  # of a token without drafts; its size is 0
         self.slots = Slots()
         self._slot = 0  # number of the slot whose steps are being counted
         self._mode = Mode.DRAFTING  # in that slot
@@ -127,7 +124,7 @@ class LoadCosts:
     @property
     def plain_speed(self) -> float:
         """Tokens per second of the target alone."""
-        return 1 / max(1e-9, self.plain.at(0))
+        return 1 / max(1e-9, self.plain.average)
 
     def mode(self, now: float) -> Mode:
         """Return the mode at time ``now``, in seconds."""
@@ -170,16 +167,16 @@ class LoadCosts:
         capacity = running * self.slots.seconds
         if running > 1 and (self.drafting.steps or self.lookup.steps):
             self._charge_delays()
-        for line in (self.drafting, self.lookup, self.plain):
-            line.end_slot(capacity)
+        for cost in (self.drafting, self.lookup, self.plain):
+            cost.end_slot(capacity)
         if self.known:
-            self.slots.fit(self.drafting.average)
+            self.slots.choose_length(self.drafting.average)
 
     def _charge_delays(self) -> None:
         """Charge rounds with drafts for the time by which they delayed others' plain steps."""
         delay = self.plain.seconds - self.plain.steps / self.plain_speed
         if self.plain.known and delay > 0:
             drafting = self.drafting.seconds + self.lookup.seconds
-            for line in (self.drafting, self.lookup):
-                line.seconds *= 1 + delay / drafting
+            for cost in (self.drafting, self.lookup):
+                cost.seconds *= 1 + delay / drafting
         self.plain.forget_slot()

@@ -30,7 +30,7 @@ class Slots:
     def __init__(self) -> None:
         self.seconds = SHORTEST_SLOT
 
-    def fit(self, round_seconds: float) -> None:
+    def choose_length(self, round_seconds: float) -> None:
         """Choose the length of the slots. round_seconds: duration of a round with a draft.
 
         Lengths are powers of two, so that boundaries of long slots coincide with boundaries of

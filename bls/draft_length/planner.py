@@ -182,7 +182,7 @@ class DraftPlanner:
             plans, now = self.current_plans(), self._clock()
             self._end_slot(plans)
             if plans.costs.is_settled(now - seconds):
-                plans.costs.plain.count(0, seconds, steps=num_tokens)
+                plans.costs.plain.add_steps(0, seconds, steps=num_tokens)
                 self._end_slot(plans)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
@@ -191,10 +191,10 @@ class DraftPlanner:
         if costs.mode(now) is Mode.NO_DRAFTS or not costs.is_settled(now - seconds):
             return
         if draft.result is None:
-            costs.lookup.count(len(draft), seconds)
+            costs.lookup.add_steps(len(draft), seconds)
             return
         engine_seconds = draft.result.engine_seconds or draft.result.seconds
-        costs.drafting.count(len(draft.result.tokens), seconds, engine=engine_seconds)
+        costs.drafting.add_steps(len(draft.result.tokens), seconds, engine=engine_seconds)
 
     def _end_slot(self, plans: LoadPlans) -> None:
         if plans.costs.end_slot(self._clock(), max(1, self._load())):
@@ -205,7 +205,7 @@ class DraftPlanner:
         costs = plans.costs
         if not (costs.known and self._arms.rounds[0]):
             return
-        fixed, each = costs.drafting.fit()
+        fixed, each = costs.drafting.coefficients()
         speeds = self._arms.speeds(fixed, each, first_is_all=True)
         by_arm = speeds.reshape(len(speeds), -1)
         choices = []
@@ -214,7 +214,7 @@ class DraftPlanner:
             speed = float(by_arm[level, arm])
             choices.append(DraftChoice(self._drafts[arm], speed, speed >= costs.plain_speed))
         plans.choices = choices
-        lookup_costs = costs.lookup.fit() if costs.lookup.known else (fixed, 0.0)
+        lookup_costs = costs.lookup.coefficients() if costs.lookup.known else (fixed, 0.0)
         plans.lookup_speeds = self._lookup_arms.speeds(*lookup_costs)[:, 0]
 
 
