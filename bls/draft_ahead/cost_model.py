@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # If the draft's most likely token is wrong, the target's token is among its F next most likely ones
-# with probability 1 - (F + 1) ** -RANK_EXPONENT. Measured with greedy decoding on the demo pair.
+# with probability 1 - (F + 1) ** -RANK_EXPONENT. Kumar et al. found this power law. The value is in
+# the range measured for the demo pair (benchmarks/logbook/2026-11-studies.md, "Next guesses").
 RANK_EXPONENT = 0.67
 BUDGETS = (4, 8, 16, 32, 64, 128)  # possible numbers of branches per call
 UNLIMITED = 2**20  # tokens in all branches of a call: effectively unlimited
@@ -45,6 +46,8 @@ def split(budget: int, acceptance: float, wanted: tuple[bool, ...]) -> tuple[int
     a ** (j / (1 + r)). For j < num_draft_tokens, the draft's own next token is excluded because it
     was rejected. After a fully accepted draft, that token is a candidate too, so F_j replaces
     F_j + 1 there.
+
+    Source: Kumar et al., "Speculative Speculative Decoding", arXiv:2603.03251.
     """
     places = np.arange(len(wanted))
     weights = np.where(wanted, acceptance ** (places / (1 + RANK_EXPONENT)), 0.0)
