@@ -147,7 +147,11 @@ class LoopSettings(RequestLimits):
 
     @property
     def max_queue_bytes_each(self) -> int:
-        """Maximum size of requests that wait for the tokenizer, per loop. One may always wait."""
+        """Maximum size of requests that wait for the tokenizer, per loop. One may always wait.
+
+        Guides that wait for the compiler have the same limit, counted separately. With a common
+        count, a request that has left the tokenizer's queue could be rejected because of later ones.
+        """
         return self.max_queue_bytes // self.instances
 
     @property

@@ -105,10 +105,10 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
             )
         if array.min() < 0:
             raise RequestError(f"{name} must have values of at least 0; got {array.min()}")
-    asked = int(counts.sum(dtype=np.int64))
-    if asked > MAX_BRANCHES:
+    total = int(counts.sum(dtype=np.int64))
+    if total > MAX_BRANCHES:
         raise RequestError(
-            f"branch_counts has {asked} branches in total; the limit is {MAX_BRANCHES}"
+            f"branch_counts has {total} branches in total; the limit is {MAX_BRANCHES}"
         )
     reach = (np.arange(1, wanted + 1) + lengths)[(counts > 0) & (lengths > 0)].max(initial=wanted)
     if len(request.input_ids) + reach > limits.max_seq_len:
@@ -119,10 +119,10 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
         )
 
 
-def reject(given: Mapping[str, bool], why: str) -> None:
-    """Raise UnsupportedError ("NAME isn't supported WHY") for the first input that is given."""
-    for name, is_given in given.items():
-        if is_given:
+def reject(inputs: Mapping[str, bool], why: str) -> None:
+    """Raise UnsupportedError ("NAME isn't supported WHY") for the first input that is set."""
+    for name, is_set in inputs.items():
+        if is_set:
             raise UnsupportedError(f"{name} isn't supported {why}")
 
 

@@ -29,8 +29,8 @@ def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
 
 
 def without_common_parameters(model_config: dict[str, Any]) -> dict[str, Any]:
-    given = model_config.get("parameters", {})
-    own = {name: value for name, value in given.items() if name not in COMMON}
+    parameters = model_config.get("parameters", {})
+    own = {name: value for name, value in parameters.items() if name not in COMMON}
     return {**model_config, "parameters": own}
 
 
@@ -39,5 +39,5 @@ def excludes_input(model_config: dict[str, Any]) -> bool:
 
     The parameter has the same name as in NVIDIA's backend, because NVIDIA's clients look it up.
     """
-    given = model_config.get("parameters", {}).get(EXCLUDE_INPUT_IN_OUTPUT, {})
-    return bool(given.get("string_value", "true") == "true")
+    parameter = model_config.get("parameters", {}).get(EXCLUDE_INPUT_IN_OUTPUT, {})
+    return bool(parameter.get("string_value", "true") == "true")

@@ -62,12 +62,12 @@ def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
 def _list_names(part: Part, definitions: Definitions) -> None:
     """Replace `propertyNames` with a list of the object's possible properties."""
     constants = _constants(part["propertyNames"], definitions)
-    given, others = part.get("properties", {}), part.get("additionalProperties", True)
-    if constants is None or "patternProperties" in part or not isinstance(given, dict):
+    properties, others = part.get("properties", {}), part.get("additionalProperties", True)
+    if constants is None or "patternProperties" in part or not isinstance(properties, dict):
         return
     names = [name for one in constants for name in one["enum"] if isinstance(name, str)]
-    listed = {name: given.get(name, others) for name in names}
-    part["properties"] = {**dict.fromkeys(given, False), **listed}
+    listed = {name: properties.get(name, others) for name in names}
+    part["properties"] = {**dict.fromkeys(properties, False), **listed}
     part["additionalProperties"] = False
     del part["propertyNames"]
 

@@ -221,33 +221,34 @@ class GuideMatcher:
 
         return self._retry_if_full(incomplete)
 
-    def _retry_if_full(self, act: Callable[[], T]) -> T:
-        """Return the result of ``act``. If the automaton is full, retry with a new automaton."""
-        done, full = self._run(act)
+    def _retry_if_full(self, operation: Callable[[], T]) -> T:
+        """Return the result of ``operation``. If the automaton is full, retry with a new one."""
+        result, full = self._run(operation)
         while full:
             if not self._renewals_left:
                 raise GuideError(one_line_reason(full))
             self._renewals_left -= 1
             self.automaton = self._renew(self.automaton)
             self._matcher = self.automaton.new_matcher()
-            done, full = self._run(act, follow=self._followed)
+            result, full = self._run(operation, follow=self._followed)
         if self._matcher.is_error():
             raise GuideError(one_line_reason(self._matcher.get_error()))
-        return done
+        return result
 
-    def _run(self, act: Callable[[], T], follow: Sequence[int] = ()) -> tuple[T, str]:
-        """Follow tokens and call ``act``. Return its result, and an error if the automaton is full.
+    def _run(self, operation: Callable[[], T], follow: Sequence[int] = ()) -> tuple[T, str]:
+        """Follow tokens and call ``operation``.
 
-        Raises GuideError if the tokens can't be followed.
+        Returns its result, and an error if the automaton is full. Raises GuideError if the tokens
+        can't be followed.
         """
         with self.automaton.lock_and_time():
             followed = self._matcher.try_consume_tokens([*follow])
-            done = act()
+            result = operation()
             errors = self.automaton.error(), self._matcher.get_error()
         full = next((error for error in errors if error.startswith(FULL)), "")
         if followed < len(follow) and not full:
             raise GuideError(one_line_reason(errors[1]) if errors[1] else TOO_COMPLEX)
-        return done, full
+        return result, full
 
 
 def one_line_reason(error: str) -> str:

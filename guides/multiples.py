@@ -35,8 +35,8 @@ def check_multiples(schema: Any) -> None:
 
 
 def _divisors(parts: Iterable[dict[str, Any]]) -> list[Decimal]:
-    given = [part["multipleOf"] for part in parts if "multipleOf" in part]
-    return [Decimal(repr(number)) for number in given if is_number(number)]
+    numbers = [part["multipleOf"] for part in parts if "multipleOf" in part]
+    return [Decimal(repr(number)) for number in numbers if is_number(number)]
 
 
 def _check(divisor: Decimal) -> None:

@@ -61,10 +61,10 @@ def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequenc
     with suppress(EOFError, OSError):  # the sender has closed the connection
         while True:
             job = json.loads(jobs.recv_bytes())
-            jobs.send_bytes(_outcome(tokenizer, *job))
+            jobs.send_bytes(_test_in_copy(tokenizer, *job))
 
 
-def _outcome(tokenizer: GuideTokenizer, kind: str, text: str, cpu_seconds: float) -> bytes:
+def _test_in_copy(tokenizer: GuideTokenizer, kind: str, text: str, cpu_seconds: float) -> bytes:
     """Test a guide in a copy of this process. Return its answer, or its exit status."""
     answers, theirs = Pipe(duplex=False)
     copy = os.fork()

@@ -20,7 +20,7 @@ from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 DRAFT = "draft"  # the only engine that a drafter may call
 
 
@@ -50,43 +50,43 @@ class GuardedDrafter(Drafter):
         self._vocab_size = context.settings.target.vocab_size
         self._health = context.health
         alone = context._replace(ahead_planner=None)  # a custom drafter doesn't draft ahead
-        instead: Drafter = NoDrafter()
-        self._drafter = self._try(lambda: kind.make(request, alone), instead)
+        no_drafter: Drafter = NoDrafter()
+        self._drafter = self._call(lambda: kind.make(request, alone), no_drafter)
 
     def can_draft(self, sequence: Sequence) -> bool:
-        return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
+        return self._call(lambda: bool(self._drafter.can_draft(sequence)), default=False)
 
     def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
         """Return the drafter's proposal, or an empty draft if the target can't verify it."""
         try:
-            with self._naming_it():
+            with self._convert_errors():
                 steps = self._drafter.propose(sequence, limit)
-                draft = yield from self._calls_alone(steps)
+                draft = yield from self._forward_calls(steps)
                 return self._checked(draft, sequence, limit)
         except DrafterFailed as error:
             self._give_up(error)
             return NO_DRAFT
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        self._try(lambda: self._drafter.verified(draft, num_accepted, seconds), None)
+        self._call(lambda: self._drafter.verified(draft, num_accepted, seconds), None)
 
     def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
-        self._try(lambda: self._drafter.observe_plain_call(num_tokens, seconds), None)
+        self._call(lambda: self._drafter.observe_plain_call(num_tokens, seconds), None)
 
     def failed(self, error: EngineCallError) -> None:
-        self._try(lambda: self._drafter.failed(error), None)
+        self._call(lambda: self._drafter.failed(error), None)
 
     def completed(self, sequence: Sequence) -> None:
-        self._try(lambda: self._drafter.completed(sequence), None)
+        self._call(lambda: self._drafter.completed(sequence), None)
 
-    def _try(self, act: Callable[[], Made], instead: Made) -> Made:
-        """Return the result of ``act``, or ``instead`` if it raises."""
+    def _call(self, method: Callable[[], Result], default: Result) -> Result:
+        """Return the result of ``method``, or ``default`` if it raises."""
         try:
-            with self._naming_it():
-                return act()
+            with self._convert_errors():
+                return method()
         except DrafterFailed as error:
             self._give_up(error)
-            return instead
+            return default
 
     def _give_up(self, error: DrafterFailed) -> None:
         self._statistics.num_drafter_failures += 1
@@ -94,16 +94,16 @@ class GuardedDrafter(Drafter):
         self._health.rejected(error)
 
     @contextmanager
-    def _naming_it(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         """Convert errors raised by the drafter's code into DrafterFailed."""
         try:
             yield
         except (DrafterFailed, ServingError, Cancelled):
             raise
         except (Exception, SystemExit) as error:
-            raise self._fault(described(error)) from error
+            raise self._failure(described(error)) from error
 
-    def _calls_alone(self, steps: DraftSteps) -> DraftSteps:
+    def _forward_calls(self, steps: DraftSteps) -> DraftSteps:
         """Forward the calls to the draft model that steps yield. Reject all other effects."""
         resume: Callable[[], Any] = partial(next, steps)
         while True:
@@ -112,34 +112,34 @@ class GuardedDrafter(Drafter):
             except StopIteration as returned:
                 draft: Draft = returned.value
                 return draft
-            asked = self._checked_effect(effect)
+            call = self._checked_effect(effect)
             try:
-                resume = partial(steps.send, (yield asked))
+                resume = partial(steps.send, (yield call))
             except (ServingError, Cancelled) as error:
                 resume = partial(steps.throw, error)
 
     def _checked_effect(self, effect: Any) -> EngineCall:
         """Return a valid draft engine call; raise DrafterFailed for anything else."""
         if not self._kind.samples_from_draft_model:
-            raise self._fault("it calls an engine; set samples_from_draft_model in its DRAFTER")
+            raise self._failure("it calls an engine; set samples_from_draft_model in its DRAFTER")
         if not isinstance(effect, EngineCall):
             what = type(effect).__name__
-            raise self._fault(f"it may only yield calls to the draft model; got {what}")
+            raise self._failure(f"it may only yield calls to the draft model; got {what}")
         if effect.engine != DRAFT:
-            raise self._fault(f"it may only call the {DRAFT} engine; got {effect.engine}")
+            raise self._failure(f"it may only call the {DRAFT} engine; got {effect.engine}")
         if not (_is_row(effect.context) and isinstance(effect.max_new_tokens, int)):
-            raise self._fault(
+            raise self._failure(
                 "its call's context must be a 1-D array of ids, and its max_new_tokens an int"
             )
         if not 0 <= effect.seed < 2**64:
-            raise self._fault(f"its call's seed must be between 0 and 2^64-1; got {effect.seed}")
+            raise self._failure(f"its call's seed must be between 0 and 2^64-1; got {effect.seed}")
         if not 0 < effect.max_new_tokens < 2**31:
-            raise self._fault(
+            raise self._failure(
                 "its call's max_new_tokens must be between 1 and 2^31-1; "
                 f"got {effect.max_new_tokens}"
             )
         if len(effect.context) and not 0 <= effect.context.min() <= effect.context.max() < 2**31:
-            raise self._fault("the context ids of its engine call must be between 0 and 2^31-1")
+            raise self._failure("the context ids of its engine call must be between 0 and 2^31-1")
         return effect._replace(
             context=effect.context.astype(np.int32, copy=False),
             seed=int(effect.seed),
@@ -155,24 +155,24 @@ class GuardedDrafter(Drafter):
         Raises DrafterFailed if the target can't verify it.
         """
         if not isinstance(draft, Draft):
-            raise self._fault(f"it must return a Draft; got {type(draft).__name__}")
-        given = (draft.logits, draft.plan, draft.result)
-        of_draft_model = any(thing is not None for thing in given)
-        if of_draft_model and not self._kind.samples_from_draft_model:
-            raise self._fault(
+            raise self._failure(f"it must return a Draft; got {type(draft).__name__}")
+        fields = (draft.logits, draft.plan, draft.result)
+        uses_draft_model = any(value is not None for value in fields)
+        if uses_draft_model and not self._kind.samples_from_draft_model:
+            raise self._failure(
                 "its draft sets logits, plan or result; set samples_from_draft_model in its DRAFTER"
             )
         if not (isinstance(draft.plain_tokens, int) and draft.plain_tokens >= 0):
-            raise self._fault("its draft's plain_tokens must be an int of at least 0")
+            raise self._failure("its draft's plain_tokens must be an int of at least 0")
         if len(draft) > limit:
-            raise self._fault(f"its draft has {len(draft)} tokens; the limit is {limit}")
+            raise self._failure(f"its draft has {len(draft)} tokens; the limit is {limit}")
         if not len(draft):
             return draft
         tokens = np.asarray(draft.tokens)
         if not _is_row(tokens):
-            raise self._fault("its draft token ids must be a 1-D array of ints")
+            raise self._failure("its draft token ids must be a 1-D array of ints")
         if not ((tokens >= 0) & (tokens < self._vocab_size)).all():
-            raise self._fault(f"its draft token ids must be between 0 and {self._vocab_size - 1}")
+            raise self._failure(f"its draft token ids must be between 0 and {self._vocab_size - 1}")
         tokens = tokens.astype(np.int32)
         if draft.logits is None:
             tokens = sequence.up_to_end(tokens)
@@ -186,7 +186,7 @@ class GuardedDrafter(Drafter):
             seconds_saved=0.0,
         )
 
-    def _fault(self, what: str) -> DrafterFailed:
+    def _failure(self, what: str) -> DrafterFailed:
         return DrafterFailed(f"drafter '{self._kind.name}' failed: {what}")
 
 

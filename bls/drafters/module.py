@@ -38,17 +38,17 @@ def read_kind(path: Path) -> DrafterKind:
     return kind
 
 
-def with_settings(kind: DrafterKind, given: Mapping[str, Any]) -> DrafterKind:
+def with_settings(kind: DrafterKind, changes: Mapping[str, Any]) -> DrafterKind:
     """Return the row with changed settings; raise DrafterModuleError for an invalid setting."""
-    if not given:
+    if not changes:
         return kind
     known = [f.name for f in dataclasses.fields(kind.settings)] if kind.settings else []
-    for key in given:
+    for key in changes:
         if key not in known:
             hint = f"choose one of: {', '.join(known)}" if known else f"'{kind.name}' has none"
             raise DrafterModuleError(f"setting '{key}' isn't known; {hint}")
     try:
-        return dataclasses.replace(kind, settings=dataclasses.replace(kind.settings, **given))
+        return dataclasses.replace(kind, settings=dataclasses.replace(kind.settings, **changes))
     except Exception as error:
         raise DrafterModuleError(described(error)) from error
 

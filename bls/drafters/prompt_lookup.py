@@ -42,8 +42,8 @@ class PromptLookup(Drafter):
         self._max_ngram_size = request.max_matching_ngram_size
         self._keep_all = settings.lookup_keeps_all
         self._use_oldest = settings.lookup_uses_oldest
-        given = request.prediction
-        self._prediction = None if given is None else Prediction(given)
+        tokens = request.prediction
+        self._prediction = None if tokens is None else Prediction(tokens)
         self._max_predicted = request.prediction_num_tokens
         self._pools = pools
         self._pool = request.lookup_pool

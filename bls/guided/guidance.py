@@ -145,10 +145,10 @@ class ByGuide(Guidance):
         return result
 
     def follow(self, tokens: TokenIds, max_forced: int) -> tuple[int, TokenIds]:
-        kept: int = self._try(lambda: self._matcher.advance(tokens.tolist()))
+        kept: int = self._call_matcher(lambda: self._matcher.advance(tokens.tolist()))
         if not self._commits:
             return kept, NO_TOKENS
-        forced: list[int] = self._try(lambda: self._matcher.take_forced(max_forced))
+        forced: list[int] = self._call_matcher(lambda: self._matcher.take_forced(max_forced))
         self._guided.num_forced_tokens += len(forced)
         return kept, np.array(forced, np.int32)
 
@@ -182,16 +182,19 @@ class ByGuide(Guidance):
 
     def _walk(self, tokens: TokenIds) -> Walk:
         may_end = self._sequence.min_tokens_left == 0
-        walk: Walk = self._try(lambda: self._matcher.walk(tokens.tolist(), may_end=may_end))
+        walk: Walk = self._call_matcher(
+            lambda: self._matcher.walk(tokens.tolist(), may_end=may_end)
+        )
         return walk
 
     def _peek_forced(self, max_forced: int) -> list[int]:
-        forced: list[int] = self._try(lambda: self._matcher.peek_forced(max_forced))
+        forced: list[int] = self._call_matcher(lambda: self._matcher.peek_forced(max_forced))
         return forced
 
-    def _try(self, act: Callable[[], Any]) -> Any:
+    def _call_matcher(self, function: Callable[[], Any]) -> Any:
+        """Return the result of ``function``. Convert the errors of the matcher."""
         try:
-            return act()
+            return function()
         except TokenForbidden as error:
             model = self._settings.target.model
             raise EngineCallError(

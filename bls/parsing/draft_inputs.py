@@ -44,15 +44,15 @@ class DraftInputs:
         settings = self._settings
         drafter = self._drafter()
         longest = settings.target.max_draft_len
-        asked = self._inputs.integer(tensors.NUM_DRAFT_TOKENS, AUTO, longest)
-        looked_up = self._inputs.integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, 1, longest)
+        draft_len = self._inputs.integer(tensors.NUM_DRAFT_TOKENS, AUTO, longest)
+        copy_len = self._inputs.integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, 1, longest)
         ngram = self._inputs.integer(tensors.MAX_MATCHING_NGRAM_SIZE, 1, settings.max_ngram_size)
         threshold = self._threshold()
         ahead = self._draft_ahead(drafter, guided=request.guide is not None)
         pool = self._lookup_pool()
-        if drafter.in_engine and asked == 0:
+        if drafter.in_engine and draft_len == 0:
             raise BadRequest(f"input '{tensors.NUM_DRAFT_TOKENS}' {IN_ENGINE}")
-        if drafter is BASELINE or asked == 0:
+        if drafter is BASELINE or draft_len == 0:
             return replace(request, drafter=BASELINE.name)
         self._inputs.reject_unless(
             drafter.looks_up,
@@ -66,12 +66,12 @@ class DraftInputs:
         use_logits = self._uses_logits(drafter)
         predicted = 0
         if drafter.looks_up and self._predicts():
-            predicted = looked_up or (longest if asked in (None, AUTO) else asked)
+            predicted = copy_len or (longest if draft_len in (None, AUTO) else draft_len)
         return replace(
             request,
             drafter=drafter.name,
-            draft_len=settings.draft_len if asked is None else asked,
-            prompt_lookup_num_tokens=self._lookup_length(looked_up, asked, drafter),
+            draft_len=settings.draft_len if draft_len is None else draft_len,
+            prompt_lookup_num_tokens=self._lookup_length(copy_len, draft_len, drafter),
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
             lookup_pool=pool,
             prediction_num_tokens=predicted,
@@ -80,20 +80,22 @@ class DraftInputs:
             draft_ahead=ahead,
         )
 
-    def _lookup_length(self, looked_up: int | None, asked: int | None, drafter: DrafterKind) -> int:
+    def _lookup_length(
+        self, copy_len: int | None, draft_len: int | None, drafter: DrafterKind
+    ) -> int:
         """Return the maximum length of a copied draft.
 
         That is the request's limit for copied drafts, or else its limit for all drafts. If the
         draft length is AUTO and the drafter has a draft model, AUTO also chooses the length of
         copied drafts, so the engine's maximum is returned.
         """
-        if looked_up is not None:
-            return looked_up
+        if copy_len is not None:
+            return copy_len
         settings = self._settings
-        length = settings.draft_len if asked is None else asked
+        length = settings.draft_len if draft_len is None else draft_len
         if drafter.looks_up and not drafter.only_looks_up and length == AUTO:
             return settings.target.max_draft_len
-        return settings.prompt_lookup_num_tokens if asked in (None, AUTO) else asked
+        return settings.prompt_lookup_num_tokens if draft_len in (None, AUTO) else draft_len
 
     def _drafter(self) -> DrafterKind:
         names = self._inputs.strings(tensors.DRAFTER)
@@ -127,15 +129,15 @@ class DraftInputs:
 
     def _draft_ahead(self, drafter: DrafterKind, *, guided: bool) -> bool | None:
         """Return whether to draft ahead; None: only if it saves time."""
-        given = self._inputs.strings(tensors.DRAFT_AHEAD)
-        if not given or not given[0]:
+        values = self._inputs.strings(tensors.DRAFT_AHEAD)
+        if not values or not values[0]:
             return self._settings.draft_ahead
-        if given[0] not in DRAFT_AHEAD:
+        if values[0] not in DRAFT_AHEAD:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' must be one of {', '.join(DRAFT_AHEAD)}; "
-                f"got {quote(given[0])}"
+                f"got {quote(values[0])}"
             )
-        ahead = DRAFT_AHEAD[given[0]]
+        ahead = DRAFT_AHEAD[values[0]]
         if ahead and not drafter.drafts_ahead:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' requires '{tensors.DRAFTER}' to be "
@@ -155,18 +157,18 @@ class DraftInputs:
 
     def _lookup_pool(self) -> str | None:
         """Return the name of the lookup pool, or None."""
-        given = self._inputs.values(tensors.LOOKUP_POOL)
-        if not len(given):
+        names = self._inputs.values(tensors.LOOKUP_POOL)
+        if not len(names):
             return None
         if not self._settings.max_pool_tokens:
             raise BadRequest(
                 f"input '{tensors.LOOKUP_POOL}' isn't supported by this deployment: its profile "
                 "sets decoding.prompt_lookup.max_pool_tokens to 0"
             )
-        if not 1 <= len(given[0]) <= MAX_POOL_NAME_BYTES:
+        if not 1 <= len(names[0]) <= MAX_POOL_NAME_BYTES:
             raise BadRequest(
                 f"input '{tensors.LOOKUP_POOL}' must have between 1 and {MAX_POOL_NAME_BYTES} "
-                f"bytes; got {len(given[0])}"
+                f"bytes; got {len(names[0])}"
             )
         return self._inputs.strings(tensors.LOOKUP_POOL)[0]
 

@@ -19,8 +19,8 @@ WITHOUT_TEXT = "json"  # the guide type without a text: any JSON
 
 def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
     """Reject guides that are too long, or all guides if ``max_bytes`` is 0."""
-    given = [inputs[tensor] for tensor in (TYPE, TEXT) if tensor in inputs]
-    longest = max((len(text) for texts in given for text in texts.flat), default=0)
+    arrays = [inputs[tensor] for tensor in (TYPE, TEXT) if tensor in inputs]
+    longest = max((len(text) for texts in arrays for text in texts.flat), default=0)
     if longest and not max_bytes:
         raise GuideRejected(
             f"input '{TYPE}' isn't supported by this deployment: its profile sets "

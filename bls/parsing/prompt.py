@@ -113,11 +113,11 @@ def check_logits(
     if size > settings.max_logits_bytes:
         wanted = [
             f"'{tensor}'"
-            for tensor, asked in (
+            for tensor, requested in (
                 (tensors.RETURN_CONTEXT_LOGITS, options.return_context_logits),
                 (tensors.RETURN_GENERATION_LOGITS, options.return_generation_logits),
             )
-            if asked
+            if requested
         ]
         raise BadRequest(
             f"input{'s' * (len(wanted) > 1)} {' and '.join(wanted)}: up to {size} bytes of logits "

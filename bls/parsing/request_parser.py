@@ -146,10 +146,10 @@ class PromptParser:
         )
 
     def _return_prompt_log_probs(self) -> bool:
-        asked = self._inputs.flag(tensors.RETURN_PROMPT_LOG_PROBS)
-        if asked and not self._settings.target.capabilities.prompt_log_probs:
+        requested = self._inputs.flag(tensors.RETURN_PROMPT_LOG_PROBS)
+        if requested and not self._settings.target.capabilities.prompt_log_probs:
             raise self._unsupported_by("target", tensors.RETURN_PROMPT_LOG_PROBS)
-        return asked
+        return requested
 
     def _num_top_log_probs(self) -> int:
         """Return the number of alternatives per token."""
@@ -255,19 +255,19 @@ class PromptParser:
     def _lora_task(self) -> LoraTask | None:
         weights, config = tensors.LORA_WEIGHTS, tensors.LORA_CONFIG
         inputs = (tensors.LORA_TASK_ID, weights, config)
-        given = [tensor for tensor in inputs if self._inputs.values(tensor).size]
-        if not given:
+        present = [tensor for tensor in inputs if self._inputs.values(tensor).size]
+        if not present:
             return None
         target = self._settings.target
         if not target.client_adapters:
             fix = f"; send '{tensors.LORA_NAME}'" if target.lora_adapters else ""
-            raise BadRequest(f"input '{given[0]}' isn't supported by this deployment{fix}")
+            raise BadRequest(f"input '{present[0]}' isn't supported by this deployment{fix}")
         task_id = self._inputs.integer(tensors.LORA_TASK_ID, 0, 2**64 - 1)
         if task_id is None:
             raise BadRequest(
-                f"input '{tensors.LORA_TASK_ID}' is missing; input '{given[0]}' requires it"
+                f"input '{tensors.LORA_TASK_ID}' is missing; input '{present[0]}' requires it"
             )
-        arrays: dict[str, NDArray[Any]] = {t: self._inputs.copy(t) for t in given[1:]}
+        arrays: dict[str, NDArray[Any]] = {t: self._inputs.copy(t) for t in present[1:]}
         if len(arrays) == 1:
             raise BadRequest(f"send inputs '{weights}' and '{config}' together")
         if arrays and arrays[weights].shape[1] != arrays[config].shape[1]:
@@ -292,16 +292,16 @@ class PromptParser:
         A temperature of 1 alone doesn't turn on sampling, because NVIDIA's clients send it with
         every greedy request.
         """
-        given = {}
+        values = {}
         for name, number in NUMBERS.items():
             value = self._inputs.number(number.entry, number.bounds)
             if value is not None:
-                given[name] = value
+                values[name] = value
                 if value != number.neutral and number.capability:
                     self._check_engines(number.entry, number.capability)
-        if given.get("temperature") == 1.0:
-            del given["temperature"]
-        return Sampling(seed=seed, embedding_bias=self._logit_bias(), **sampling_fields(given))
+        if values.get("temperature") == 1.0:
+            del values["temperature"]
+        return Sampling(seed=seed, embedding_bias=self._logit_bias(), **sampling_fields(values))
 
     def _check_engines(self, tensor: Tensor, capability: str) -> None:
         """Reject an input that an engine would ignore. capability: field of `Capabilities`."""
@@ -326,5 +326,5 @@ class PromptParser:
             raise BadRequest(
                 f"send input '{tensors.SEED}' or its alias '{tensors.RANDOM_SEED}', not both"
             )
-        given = alias if seed is None else seed
-        return None if given is None else int(given)
+        value = alias if seed is None else seed
+        return None if value is None else int(value)

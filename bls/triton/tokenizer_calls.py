@@ -42,9 +42,9 @@ def tokenize(
 ) -> list[Tokens]:
     """Return the token ids of each prompt and of its words. Makes at most one call."""
     words = [prompt.words for prompt in prompts]
-    given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
-    if len(given) == len(prompts) and not any(map(any, words)):
-        return given  # nothing to tokenize
+    tokenized = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
+    if len(tokenized) == len(prompts) and not any(map(any, words)):
+        return tokenized  # nothing to tokenize
     model = settings.preprocessing_model
     request = _tokens_request(model, words)
     try:

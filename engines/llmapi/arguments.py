@@ -52,25 +52,27 @@ def llm_arguments(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
     return arguments
 
 
-def decoding_config(given: Mapping[str, Any], api: Any) -> Any:
+def decoding_config(config: Mapping[str, Any], api: Any) -> Any:
     """Return TensorRT-LLM's configuration object for `speculative_config`.
 
     The installed version's `decoding_type`s determine the class, which then checks the other keys.
     TensorRT-LLM itself turns off the overlap scheduler for the types that require that. Raises
     LoadError for an unknown type and for an invalid key or value.
     """
-    fields = dict(given)
-    asked = fields.pop("decoding_type")
+    fields = dict(config)
+    requested = fields.pop("decoding_type")
     classes = {
         decoding_type: kind
         for name, kind in vars(api).items()
         if name.endswith("DecodingConfig")
         and isinstance(decoding_type := _decoding_type(kind), str)
     }
-    kind = next((classes[name] for name in classes if _normalize(name) == _normalize(asked)), None)
+    kind = next(
+        (classes[name] for name in classes if _normalize(name) == _normalize(requested)), None
+    )
     if kind is None:
         raise LoadError(
-            f'speculative_config.decoding_type "{asked}" isn\'t supported by the installed '
+            f'speculative_config.decoding_type "{requested}" isn\'t supported by the installed '
             "TensorRT-LLM; "
             f"choose one of: {', '.join(sorted(classes))}"
         )
@@ -177,7 +179,7 @@ def reject_unsupported(request: EngineRequest, *, penalties: bool) -> None:
     logits of a request with speculation, or stop at a probability.
     """
     sampling = request.sampling
-    asked = {
+    rejected = {
         "draft_logits": request.draft_logits is not None,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
         "draft_stop_probability": request.draft_stop_probability is not None,
@@ -191,17 +193,17 @@ def reject_unsupported(request: EngineRequest, *, penalties: bool) -> None:
         "min_p": sampling.min_p != 0,
         **dict.fromkeys(_penalties(sampling), not penalties),
     }
-    reject(asked, "by this engine (llmapi); omit it")
+    reject(rejected, "by this engine (llmapi); omit it")
 
 
 def _penalties(sampling: SamplingParams) -> dict[str, float]:
     """Return the penalties that have an effect. TensorRT-LLM also counts both prompt and output."""
-    given = {
+    penalties = {
         "repetition_penalty": (sampling.repetition_penalty, 1),
         "presence_penalty": (sampling.presence_penalty, 0),
         "frequency_penalty": (sampling.frequency_penalty, 0),
     }
-    return {name: value for name, (value, neutral) in given.items() if value != neutral}
+    return {name: value for name, (value, neutral) in penalties.items() if value != neutral}
 
 
 def _choice(sampling: SamplingParams) -> dict[str, Any]:

@@ -132,13 +132,13 @@ class LlmapiCall:
         )
 
 
-def _log_probs(given: Any, start: int, tokens: list[int]) -> list[float]:
-    """Return the tokens' log-probabilities. given: one dict {token id: Logprob} per token.
+def _log_probs(rows: Any, start: int, tokens: list[int]) -> list[float]:
+    """Return the tokens' log-probabilities. rows: one dict {token id: Logprob} per token.
 
     Raises EngineError if one is missing.
     """
     found: list[float] = []
-    for row, token in zip((given or ())[start:], tokens, strict=False):
+    for row, token in zip((rows or ())[start:], tokens, strict=False):
         if token in row:
             found.append(row[token].logprob)
     if len(found) != len(tokens):

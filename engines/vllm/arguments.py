@@ -113,7 +113,7 @@ def reject_unsupported(request: EngineRequest, *, drafts_itself: bool) -> None:
     drafts_itself: whether vLLM speculates by itself.
     """
     sampling, masked = request.sampling, request.token_masks is not None
-    asked = {
+    rejected = {
         "draft_input_ids": drafts_itself and len(request.draft_ids) > 0,
         "token_masks for several tokens": drafts_itself and masked and request.max_new_tokens > 1,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
@@ -126,4 +126,4 @@ def reject_unsupported(request: EngineRequest, *, drafts_itself: bool) -> None:
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,
     }
-    reject(asked, "by this engine (vllm); omit it")
+    reject(rejected, "by this engine (vllm); omit it")
