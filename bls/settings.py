@@ -150,7 +150,7 @@ class LoopSettings(RequestLimits):
         """Maximum size of requests that wait for the tokenizer, per loop. One may always wait.
 
         Guides that wait for the compiler have the same limit, counted separately. With a common
-        count, a request that has left the tokenizer's queue could be rejected because of later ones.
+        count, a request that has left the first queue could be rejected because of later ones.
         """
         return self.max_queue_bytes // self.instances
 
