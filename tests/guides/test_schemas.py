@@ -242,6 +242,7 @@ def test_an_accepted_number_is_output_exactly(number):
 @given(st.integers(-(10**15) + 1, 10**15 - 1), st.integers(-7, 7))
 def test_a_constant_of_15_digits_is_accepted(digits, power):
     number = digits if power == 0 else float(f"{digits}e{power}")
+    assume(abs(number) < 10**15)  # above, JSON writes more digits, such as 7549483106506700.0
     text = drawn({"const": number}, 0)
     assert Decimal(text.decode()) == Decimal(repr(number))
 
