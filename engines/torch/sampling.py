@@ -13,8 +13,8 @@ from tandem.engines.constraints import Bans, TokenMasks
 from tandem.engines.noise import Purpose, hash_key, uniform
 from tandem.engines.request import EngineRequest
 from tandem.engines.torch.noise import keys_on
-from tandem.engines.torch.processors import penalize, penalizes, warp
 from tandem.engines.torch.verification import Proposal
+from tandem.engines.torch.warping import penalize, penalizes, warp
 from tandem.sampling.params import SamplingNumbers
 
 # Upper bounds for the scores of 8 ids, indexed by their byte of a mask: [256, 8]. Much faster than

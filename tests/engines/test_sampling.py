@@ -11,7 +11,7 @@ from engine_harness import VOCAB, prompt
 
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.torch import processors
+from tandem.engines.torch import warping
 from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.words import Words
 from tandem.sampling.params import SamplingNumbers
@@ -150,7 +150,7 @@ def test_sampling_matches_the_distribution_of_transformers(reference, numbers):
     np.testing.assert_allclose(
         np.exp(log_softmax(warp(scores.numpy(), sampling))), output.scores[0].softmax(-1), atol=1e-6
     )
-    scores = processors.warp(scores, sampling)
+    scores = warping.warp(scores, sampling)
     np.testing.assert_allclose(scores.softmax(-1), output.scores[0].softmax(-1), atol=1e-6)
 
 

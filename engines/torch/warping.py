@@ -1,4 +1,4 @@
-"""Process logits as a request asks, using transformers' own processors if possible."""
+"""Penalizes and warps logits, with transformers' own processors if possible."""
 
 from __future__ import annotations
 
