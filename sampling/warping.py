@@ -1,4 +1,4 @@
-"""Temperature, top-k, top-p and min-p on arrays. `engines.torch.warping` does the same on tensors."""
+"""Temperature, top-k, top-p and min-p on arrays. `engines.torch.warping`: the same on tensors."""
 
 from __future__ import annotations
 
