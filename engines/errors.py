@@ -12,6 +12,7 @@ EngineError
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from tandem.contract.errors import ErrorCode
@@ -67,9 +68,14 @@ class CancelledError(EngineError):
 def first_line(error: Exception) -> str:
     r"""Return the first line of a library's error message, or the error's type if it has none.
 
+    If the line ends with a colon, the cause is in the next one.
+
     >>> first_line(ValueError("no such head\n  at layer 3"))
     'no such head'
+    >>> first_line(ValueError("wrong field:\n  no such head"))
+    'wrong field: no such head'
     >>> first_line(MemoryError())
     'MemoryError'
     """
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = str(error).strip() or type(error).__name__
+    return re.sub(r":\s*\n\s*", ": ", text).splitlines()[0]

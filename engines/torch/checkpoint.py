@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -23,9 +24,10 @@ AttentionInterface.register(attention.SHAPES_NAME, attention.record_shapes)
 
 
 def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
-    """Return transformers' causal LM. Raises LoadError."""
+    """Return transformers' causal LM with all of its weights. Raises LoadError."""
     if not (path / "config.json").is_file():
         raise LoadError(f"checkpoint '{path}' has no config.json")
+    _require_complete_files(path)
     device = device_of(settings.device)
     dtype = dtype_of(settings.dtype, device)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would go to the log
@@ -34,11 +36,21 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
         # For `auto`, transformers uses the checkpoint's own dtype.
         known = dtype if isinstance(dtype, torch.dtype) else config.dtype or torch.float32
         require_memory(config, settings, device, known)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation="eager", local_files_only=True
+        result: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            attn_implementation="eager",
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are reported below
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise LoadError(f"can't load checkpoint '{path}': {first_line(error)}") from error
+    except LoadError:
+        raise
+    except Exception as error:  # transformers raises many types for an invalid config
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise LoadError(f"can't load checkpoint '{path}': {reason}") from error
+    model, loaded = result
+    _require_all_weights(path, loaded)
     text_config = model.config.get_text_config()
     limit = "max_position_embeddings"
     longest = getattr(text_config, limit, None)
@@ -54,6 +66,32 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
             f"got {settings.max_seq_len}"
         )
     return model.to(device).eval().requires_grad_(False)
+
+
+def _require_complete_files(path: Path) -> None:
+    for file in sorted(path.glob("*.safetensors")):
+        try:
+            safe_open(file, "pt")  # reads only the header, which has the size of the file
+        except SafetensorError as error:
+            raise LoadError(f"can't read {file}: {error}; download it again") from error
+
+
+def _require_all_weights(path: Path, loaded: Mapping[str, Any]) -> None:
+    """Raise LoadError if transformers has initialized some weights with random numbers.
+
+    loaded: which keys of the checkpoint are missing or have the wrong shape.
+    """
+    missing = sorted(loaded["missing_keys"])
+    if missing:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise LoadError(
+            f"checkpoint '{path}' lacks weights that its config.json requires: {missing[0]}{others}"
+        )
+    for name, found, wanted in sorted(loaded["mismatched_keys"]):
+        raise LoadError(
+            f"checkpoint '{path}': its config.json requires {name} of shape {list(wanted)}; got "
+            f"{list(found)}"
+        )
 
 
 def device_of(name: str) -> torch.device:

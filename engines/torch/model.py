@@ -58,7 +58,7 @@ class PackedModel:
                 settings.kv_block_tokens,
                 settings.max_seq_len,
             )
-            self.vocab_size = self._check()
+            self.vocab_size = self._check(path)
         except LoadError:  # a setting is wrong, not the architecture
             raise
         except Exception as error:
@@ -139,13 +139,20 @@ class PackedModel:
             raise NotImplementedError("its attention can't be replaced")
         return KVShape(layers, self._model.dtype, self.device)
 
-    def _check(self) -> int:
+    def _check(self, path: Path) -> int:
         """Install the fast paths and compare their logits with transformers'.
 
-        Returns the width of the logits.
+        path: the checkpoint's folder. Returns the width of the logits. Raises LoadError.
         """
-        ids = np.arange(_CHECK_TOKENS) % self._model.config.get_text_config().vocab_size
+        length = min(_CHECK_TOKENS, self._settings.max_seq_len)
+        ids = np.arange(length) % self._model.config.get_text_config().vocab_size
         plain = self._plain_logits(ids, "eager")
+        if not plain.isfinite().all():
+            dtype = str(plain.dtype).removeprefix("torch.")
+            raise LoadError(
+                f"checkpoint '{path}' computes logits that aren't finite in {dtype}; check "
+                "its weights, or use another dtype"
+            )
         self._speed_up(int(plain.shape[-1]))
         packed = self._packed_logits(ids)
         gap = float((packed - plain).abs().max())

@@ -1,0 +1,107 @@
+"""A checkpoint that can't be loaded completely is rejected in one line that names the problem."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tandem.engines.errors import LoadError
+from tandem.engines.torch.engine import TorchEngine
+from tandem.engines.torch.settings import TorchSettings
+
+LOST = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def folder(checkpoints, tmp_path):
+    """A copy of a small Llama checkpoint."""
+    return shutil.copytree(checkpoints["llama"], tmp_path / "llama")
+
+
+def change_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_weights(folder, change):
+    path = folder / "model.safetensors"
+    save_file(change(load_file(path)), path, {"format": "pt"})
+
+
+def rejection(folder, **settings):
+    """Return the one-line error of a checkpoint, without the folder's path."""
+    with pytest.raises(LoadError) as rejected:
+        TorchEngine(
+            TorchSettings(str(folder), **{"max_seq_len": 64, "kv_cache_tokens": 256} | settings),
+            folder,
+        )
+    text = str(rejected.value)
+    assert "\n" not in text
+    return text.replace(str(folder), "FOLDER")
+
+
+def test_a_checkpoint_that_lacks_a_weight_is_rejected(folder):
+    """Transformers would fill the weight with random numbers."""
+    change_weights(folder, lambda weights: {n: w for n, w in weights.items() if n != LOST})
+    assert rejection(folder) == (
+        f"checkpoint 'FOLDER' lacks weights that its config.json requires: {LOST}"
+    )
+
+
+def test_a_config_with_more_layers_than_the_weights_is_rejected(folder):
+    change_config(folder, num_hidden_layers=4)
+    assert "requires: model.layers.3.input_layernorm.weight and 8 more" in rejection(folder)
+
+
+def test_weights_of_another_shape_are_rejected(folder):
+    change_config(folder, vocab_size=200)
+    assert rejection(folder) == (
+        "checkpoint 'FOLDER': its config.json requires lm_head.weight of shape [200, 48]; got "
+        "[131, 48]"
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-100],
+        lambda _: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+        lambda _: b"",
+    ],
+)
+def test_an_incomplete_file_is_named(folder, damage):
+    path = folder / "model.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    assert rejection(folder).startswith("can't read FOLDER/model.safetensors: ")
+    assert rejection(folder).endswith("; download it again")
+
+
+def test_weights_that_are_not_numbers_are_rejected(folder):
+    change_weights(folder, lambda weights: weights | {LOST: weights[LOST] * torch.nan})
+    assert rejection(folder) == (
+        "checkpoint 'FOLDER' computes logits that aren't finite in float32; check its weights, or "
+        "use another dtype"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"max_position_embeddings": None}, "'max_position_embeddings': TypeError: Field"),
+        ({"dtype": "float7"}, "AttributeError: module 'torch' has no attribute 'float7'"),
+        ({"rope_parameters": {"rope_type": "x", "rope_theta": 1e4}}, "KeyError: 'x'"),
+    ],
+)
+def test_the_reason_why_transformers_rejects_a_config_is_reported(folder, change, reason):
+    change_config(folder, **change)
+    text = rejection(folder)
+    assert text.startswith("can't load checkpoint 'FOLDER': ")
+    assert reason in text
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_context_shorter_than_the_check_at_load_works(make_harness, name):
+    engine = make_harness(name, max_seq_len=8, max_draft_len=2)
+    assert len(engine.tokens([3, 4, 5], 5)) == 5
