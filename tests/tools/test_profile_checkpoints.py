@@ -57,6 +57,7 @@ def test_a_target_that_cannot_be_served_is_rejected(folder, target, line):
         ("generation_config", [1], "generation_config.json must be a JSON object"),
         ("generation_config", {"eos_token_id": "x"}, "eos_token_id in target must be a token id"),
         ("generation_config", {"eos_token_id": [[1]]}, "eos_token_id in target must be a token"),
+        ("generation_config", {"eos_token_id": True}, "eos_token_id in target must be a token id"),
     ],
 )
 def test_wrong_types_in_a_checkpoint_are_reported(folder, name, content, reason):
@@ -114,6 +115,31 @@ def test_a_vocabulary_smaller_than_the_tokenizer_is_rejected(folder):
     assert "engines.draft.checkpoint: vocab_size in draft must be at least 300" in rejection(
         folder, profile()
     )
+
+
+@pytest.mark.parametrize(
+    ("token_id", "reason"),
+    [
+        (300, "vocab_size in target must be at least 301, the tokens of tokenizer; got 300"),
+        (5, "token '<new>' has id 5 in tokenizer_config.json but 300 in tokenizer.json"),
+        ("x", "added_tokens_decoder in 'tokenizer/tokenizer_config.json' must be an object with"),
+    ],
+)
+def test_tokens_that_only_the_tokenizer_config_adds_are_checked(folder, token_id, reason):
+    added = {"added_tokens_decoder": {token_id: {"content": "<new>", "special": True}}}
+    path = folder / "tokenizer" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | added))
+    assert reason in rejection(folder, profile())
+
+
+@pytest.mark.parametrize("end_id", [300, -1, [0, 300]])
+def test_an_end_id_outside_the_vocabulary_is_rejected(folder, end_id):
+    write_empty(folder / "target", 300, eos_token_id=end_id)
+    wrong = end_id if isinstance(end_id, int) else end_id[-1]
+    assert (
+        "engines.target.checkpoint: eos_token_id in the configuration of target must be between 0 "
+        f"and 299; got {wrong}"
+    ) in rejection(folder, profile())
 
 
 def test_a_checkpoint_without_an_end_of_sequence_is_rejected(folder):

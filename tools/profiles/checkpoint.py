@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
-from tandem.preprocessing.tokenizer import longest_token_bytes, token_content
+from tandem.preprocessing.errors import TokenizerError
+from tandem.preprocessing.tokenizer import load_tokenizer, longest_token_bytes, token_content
 from tandem.tools.errors import TandemError
 
 # Names that transformers uses. The first pattern that matches counts, because a folder can contain
@@ -125,16 +124,15 @@ def weight_files(folder: Path) -> list[Path]:
 
 def read_tokenizer(folder: Path) -> TokenizerFolder:
     """Read a tokenizer and its vocabulary; raise TandemError if the folder has none."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not has_tokenizer(folder):
         raise TandemError(
             f"{folder} has no tokenizer.json; create it with "
             "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise TandemError(f"can't read the tokenizer {path}: {error}") from error
+        tokenizer = load_tokenizer(folder)
+    except TokenizerError as error:
+        raise TandemError(str(error)) from error
     return TokenizerFolder(
         folder, tokenizer.get_vocab(with_added_tokens=True), longest_token_bytes(tokenizer)
     )
@@ -175,7 +173,7 @@ def _ids(content: dict[str, Any], name: str, folder: Path) -> tuple[int, ...]:
     if value is None:
         return ()
     ids = value if isinstance(value, list) else [value]
-    if not all(isinstance(token, int) for token in ids):
+    if not all(type(token) is int for token in ids):
         raise TandemError(f"{name} in {folder} must be a token id or a list of them; got {value!r}")
     return tuple(ids)
 

@@ -99,16 +99,22 @@ def find_end_ids(
     profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder
 ) -> tuple[int, ...]:
     """Return the ids of the tokens that end an answer; raise ProfileError if there are none."""
-    if target.end_ids or tokenizer.end_ids:
-        return target.end_ids or tokenizer.end_ids
+    folder = profile.engines.target.tokenizer_folder
     end_id = tokenizer.special_id("eos_token")
-    if end_id is None:
+    found = target.end_ids or tokenizer.end_ids or (() if end_id is None else (end_id,))
+    if not found:
         raise ProfileError(
             (*TARGET, "checkpoint"),
-            f"no end-of-sequence token in {profile.engines.target.tokenizer_folder}; set "
-            "eos_token_id in its generation_config.json",
+            f"no end-of-sequence token in {folder}; set eos_token_id in its generation_config.json",
         )
-    return (end_id,)
+    for number in found:
+        if not 0 <= number < target.vocab_size:
+            raise ProfileError(
+                (*TARGET, "checkpoint"),
+                f"eos_token_id in the configuration of {folder} must be between 0 and "
+                f"{target.vocab_size - 1}; got {number}",
+            )
+    return found
 
 
 def find_pad_id(target: EnginePlan, tokenizer: TokenizerFolder, *, default: int) -> int:
