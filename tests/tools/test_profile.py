@@ -1,7 +1,9 @@
 """Errors in a profile are reported in one line, before any server starts."""
 
+import json
+
 import pytest
-from profile_files import engines, profile, rejection
+from profile_files import engines, load, profile, rejection
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
@@ -34,6 +36,12 @@ def test_the_error_for_a_wrong_type_quotes_the_value(folder):
         ({"engines": 5}, "engines: must be a mapping; got 5"),
         (profile(decoding=5), "decoding: must be a mapping; got 5"),
         (profile(entries=3), "entries: must be a list; got 3"),
+        ({"engines": engines(checkpoint=None)}, "target.checkpoint: must be a path; got None"),
+        ({"engines": engines(lora_adapters=[])}, "lora_adapters: must be a mapping; got []"),
+        (
+            {"engines": engines(lora_adapters={1: "x"})},
+            "_adapters.1: must be a valid string; got 1",
+        ),
     ],
 )
 def test_the_error_for_a_wrong_type_uses_the_terms_of_yaml(folder, wrong, line):
@@ -59,6 +67,16 @@ def test_invalid_yaml_is_rejected_with_its_line(folder):
 def test_a_value_that_yaml_cannot_convert_is_rejected_with_its_line(folder, value, reason):
     wrong = f"max_batch_size: 1\nname: {value}\n"
     assert rejection(folder, wrong) == f"profile.yaml:2 isn't YAML: {reason}"
+
+
+def test_characters_that_json_writes_as_two_escapes_are_read(folder):
+    (folder / "target").rename(folder / "\N{ROCKET}")
+    assert load(folder, json.dumps(profile(engines=engines(checkpoint="\N{ROCKET}"))))
+
+
+def test_half_of_such_a_character_is_rejected(folder):
+    wrong = r'name: "\ud83d"'
+    assert rejection(folder, wrong).startswith("profile.yaml:1 isn't YAML: ")
 
 
 def test_the_home_folder_of_an_unknown_user_is_rejected(folder):

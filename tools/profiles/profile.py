@@ -231,8 +231,13 @@ class Profile(ConfigSection):
 class _Loader(yaml.SafeLoader):
     """Reports repeated keys and values that can't be converted, with their line.
 
-    PyYAML would use the last of several equal keys without an error.
+    PyYAML would use the last of several equal keys without an error. It would also keep surrogate
+    pairs, which JSON has for some characters.
     """
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        text = super().construct_scalar(node)
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -294,6 +299,8 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
     key_path, text = first["loc"], first["msg"]
     if key_path[:1] == ("engines",):  # pydantic inserts the engine's kind after its name
         key_path = key_path[:2] + key_path[3:]
+    if key_path[-1:] == ("[key]",):  # after a mapping's key that is wrong itself
+        key_path = key_path[:-1]
     if first["type"] == "unknown_key":
         return (*key_path, first["ctx"]["key"]), text
     if first["type"] == "missing":
@@ -304,7 +311,8 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
     text = re.sub(r"^\w+ should (be|have|match)", r"must \1", text)
     text = text.replace("greater than or equal to", "at least")
     text = text.replace("less than or equal to", "at most")
-    text = re.sub("a valid dictionary or .*", "a mapping", text).replace("valid tuple", "list")
+    text = re.sub("a valid dictionary( or .*)?", "a mapping", text).replace("valid tuple", "list")
+    text = text.replace("an instance of Path", "a path")
     return key_path, f"{text}; got {first['input']!r}" if text.startswith("must") else text
 
 
