@@ -238,6 +238,16 @@ def test_the_error_names_an_output_folder_that_is_not_writable(planned, tmp_path
         repository.render(planned, tmp_path / "file" / "repository")
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_the_error_names_a_file_of_the_checkpoint_that_cannot_be_read(planned, tmp_path, link):
+    weights = tmp_path / "target" / "model.safetensors"
+    weights.unlink()
+    weights.symlink_to(tmp_path / "gone")
+    with pytest.raises(TandemError) as rejected:
+        repository.render(planned, tmp_path / "out", link=link)
+    assert str(rejected.value) == f"can't read {weights}: it is missing, a folder or not readable"
+
+
 @pytest.mark.parametrize("existing", [True, False])
 def test_a_link_to_the_output_folder_is_kept(planned, tmp_path, existing):
     link, folder = tmp_path / "link", tmp_path / "folder"

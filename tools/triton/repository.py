@@ -235,5 +235,7 @@ def _write(model: Model, folder: Path, *, link: bool) -> None:
     for subfolder, files in model.files.items():
         (version / subfolder).mkdir()
         for path in files:
+            if not (path.is_file() and os.access(path, os.R_OK)):
+                raise TandemError(f"can't read {path}: it is missing, a folder or not readable")
             place = os.symlink if link else shutil.copyfile
             place(path.resolve(), version / subfolder / path.name)
