@@ -99,3 +99,10 @@ def test_loops_share_the_size_limit_of_pools(folder):
         planned = load(folder, profile(instances=instances, decoding=decoding))
         assert planned.loop_settings().max_pool_tokens_each == each
     assert load(folder, profile()).loop_settings().max_pool_tokens == 0
+
+
+@pytest.mark.parametrize("name", ["max_requests", "max_queue"])
+def test_more_sequences_than_triton_has_threads_for_are_rejected(folder, name):
+    assert f"admission.{name}: must be at most 2048; got 2049" in rejection(
+        folder, profile(admission={name: 2049})
+    )

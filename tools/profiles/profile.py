@@ -42,6 +42,9 @@ from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget
 TARGET: KeyPath = ("engines", "target")
 DRAFT: KeyPath = ("engines", "draft")
 MAX_INSTANCES = 32  # half the rows of `SharedCapacity`
+# For each sequence that runs or waits, Triton starts a thread per model. Linux limits a process to
+# about 32,000 threads.
+MAX_SEQUENCES = 2048
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
@@ -155,10 +158,10 @@ class EntrySection(ConfigSection):
 class AdmissionSection(ConfigSection):
     """The maximum load. Requests beyond it are rejected as overloaded."""
 
-    max_requests: PositiveInt = LoopSettings.max_requests
-    """Sequences that decode concurrently."""
-    max_queue: NonNegativeInt = LoopSettings.max_queue
-    """Sequences that wait in the queue."""
+    max_requests: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] = LoopSettings.max_requests
+    """Sequences that decode concurrently, up to 2048."""
+    max_queue: Annotated[int, Field(ge=0, le=MAX_SEQUENCES)] = LoopSettings.max_queue
+    """Sequences that wait in the queue, up to 2048."""
     max_queue_bytes: PositiveInt = LoopSettings.max_queue_bytes
     """Bytes of requests that wait for the tokenizer, and of guides that wait for the compiler."""
 
