@@ -8,8 +8,11 @@ from checkpoints import END, write_tokenizer
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
-def write_gguf(path: Path, *, seed: int = 1) -> None:
-    """Write a two-layer Llama in float32, with a byte-level BPE tokenizer."""
+def write_gguf(path: Path, *, seed: int = 1, omit: str = "") -> None:
+    """Write a two-layer Llama in float32, with a byte-level BPE tokenizer.
+
+    omit: name of a tensor that the file lacks.
+    """
     import numpy as np
     from gguf import GGUFWriter, TokenType
 
@@ -53,6 +56,7 @@ def write_gguf(path: Path, *, seed: int = 1) -> None:
                 "ffn_down": (64, 128),
             }.items()
         }
+    shapes.pop(omit, None)
     for name, shape in shapes.items():
         weights = random.normal(scale=0.3, size=shape) if len(shape) > 1 else np.ones(shape)
         writer.add_tensor(f"{name}.weight", weights.astype(np.float32))

@@ -50,6 +50,17 @@ def test_a_gguf_file_can_be_served_without_a_profile(file, converted):
     assert (converted / "chat_template.jinja").read_text() == TEMPLATE
 
 
+def test_a_gguf_file_that_lacks_a_tensor_is_rejected(tmp_path, monkeypatch):
+    """Transformers would fill it with random numbers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "incomplete.gguf"
+    write_gguf(path, omit="blk.1.ffn_up")
+    assert rejection(lambda: gguf_module.convert_gguf(path)) == (
+        f"can't dequantize {path}: it lacks weights that its architecture requires: "
+        "model.layers.1.mlp.up_proj.weight"
+    )
+
+
 def test_converted_weights_equal_the_gguf_file(file, converted):
     from gguf import GGUFReader
     from safetensors.numpy import load_file

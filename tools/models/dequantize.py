@@ -20,16 +20,21 @@ SPARE = 1_000_000_000  # bytes for PyTorch, transformers and a second copy of on
 def dequantize(path: Path, folder: Path) -> None:
     """Write a float32 checkpoint and its tokenizer.
 
-    Raises TandemError if the checkpoint doesn't fit into memory or on the disk.
+    Raises TandemError if the file lacks weights, which transformers would fill with random numbers,
+    or if the checkpoint doesn't fit into memory or on the disk.
     """
     _check_space(path, folder)
     import torch  # noqa: PLC0415  takes seconds
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
 
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        **where, dtype=torch.float32, local_files_only=True
+    result: Any = AutoModelForCausalLM.from_pretrained(
+        **where, dtype=torch.float32, local_files_only=True, output_loading_info=True
     )
+    model, loaded = result
+    if loaded["missing_keys"]:
+        missing = ", ".join(sorted(loaded["missing_keys"]))
+        raise TandemError(f"it lacks weights that its architecture requires: {missing}")
     # With these settings, transformers would treat the weights as quantized and not save them.
     del model.config.quantization_config
     model.is_quantized, model.hf_quantizer = False, None
