@@ -78,6 +78,19 @@ def test_a_checkpoint_without_weights_is_rejected(folder):
     )
 
 
+def test_a_checkpoint_without_one_of_its_files_is_rejected(folder):
+    target = folder / "target"
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    (target / "model.safetensors").rename(target / names[0])
+    index = {"weight_map": dict(zip("ab", names, strict=True))}
+    (target / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert rejection(folder, profile()).endswith(
+        f"target lacks {names[1]}, which model.safetensors.index.json names; download it again"
+    )
+    (target / names[1]).touch()
+    assert load(folder, profile())
+
+
 def test_a_missing_tokenizer_is_rejected(folder):
     assert "tokenizer.folder: target has no tokenizer.json" in rejection(
         folder, profile(tokenizer={})

@@ -14,6 +14,7 @@ from tandem.tools.errors import TandemError
 # Names that transformers uses. The first pattern that matches counts, because a folder can contain
 # the same weights in several formats.
 WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin")
+INDEX = "model.safetensors.index.json"  # its weight_map has the file of each weight
 # Names of the same setting in different architectures
 POSITIONS = ("max_position_embeddings", "n_positions")
 LAYERS = ("num_hidden_layers", "n_layer")
@@ -116,6 +117,12 @@ def read_config(folder: Path) -> dict[str, Any]:
 def require_weights(folder: Path) -> None:
     if not weight_files(folder):
         raise TandemError(f"{folder} has no weights ({' or '.join(WEIGHTS[1:])})")
+    if (folder / "model.safetensors").is_file():  # transformers prefers it to several files
+        return
+    weight_map = read_json(folder / INDEX).get("weight_map")
+    for name in sorted(map(str, weight_map.values())) if isinstance(weight_map, dict) else ():
+        if not (folder / name).is_file():
+            raise TandemError(f"{folder} lacks {name}, which {INDEX} names; download it again")
 
 
 def weight_files(folder: Path) -> list[Path]:
