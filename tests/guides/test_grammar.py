@@ -278,3 +278,12 @@ def test_an_error_about_special_tokens_shows_their_names():
     assert 'unknown special token: "<thought>"' in error
     assert "<tool call>" in error
     assert not re.search("[0-9a-f]{32}", error)
+
+
+@pytest.mark.parametrize("rule", ["<[20]>", '"a" <[20]> "b"', "<[20]> <[21]>"])
+def test_a_token_id_of_text_is_rejected_in_a_lark_grammar(rule):
+    """The library would force the token, and then allow tokens that don't follow it."""
+    expected = "'<[20]>' isn't a special token; write its text instead"
+    assert rejection("lark_grammar", f"start: {rule}") == expected
+    assert matcher("lark_grammar", 'start: <[0]> "a"').peek_forced(1) == [0]
+    assert matcher("lark_grammar", 'start: "<[20]>"').peek_forced(1)

@@ -38,7 +38,7 @@ class Matcher:
 
     def __init__(self, tokenizer: Tokenizer, grammar: str) -> None:
         self._tokenizer = tokenizer
-        read = make_grammar(Guide("lark_grammar", grammar))
+        read = make_grammar(Guide("lark_grammar", grammar), tokens_apart(tokenizer))
         self._matcher = LLMatcher(_vocabulary(tokenizer.to_str()), read)
         assert not self._matcher.is_error(), self._matcher.get_error() + grammar
 
