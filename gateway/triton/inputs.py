@@ -10,6 +10,7 @@ from http import HTTPStatus
 import numpy as np
 
 from tandem.contract import entry as tensors
+from tandem.contract.engine import EMBEDDING_BIAS
 from tandem.contract.tensor import Tensor
 from tandem.gateway.answers.tokens import ORIGINS
 from tandem.gateway.errors import ApiError, bad_request
@@ -108,6 +109,7 @@ def client_error(
         tensors.END_ID: "ignore_eos",
         tensors.LOGIT_BIAS_IDS: "logit_bias",
         tensors.LOGIT_BIAS_VALUES: "logit_bias",
+        EMBEDDING_BIAS: "logit_bias",  # an engine's own input
         tensors.RETURN_LOG_PROBS: "logprobs",
         tensors.RETURN_PROMPT_LOG_PROBS: (
             "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
@@ -120,7 +122,9 @@ def client_error(
     suspects = re.findall(r"(?:^|: )(?:send )?(?:inputs? ')?(\w+)", error.message)
     field = next((names[name] for name in suspects if name in names), None)
     message = re.sub(
-        r"(?:\binputs? )?'(\w+)'", lambda found: names.get(found[1], found[0]), error.message
+        rf"(?:\binputs? )?'(\w+)'|\b({EMBEDDING_BIAS})\b",
+        lambda found: names.get(found[1] or found[2], found[0]),
+        error.message,
     )
     if guide is not None and error.code == "invalid_guide":
         field, reason = guide.locate(message.removeprefix(f"{guide.field}: "))

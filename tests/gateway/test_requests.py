@@ -360,6 +360,13 @@ LIMITS = {"max_completion_tokens": 7}
             "model 'target' failed: repetition_penalty is not supported",
             "repetition_penalty",
         ),
+        (
+            "/v1/completions",
+            {"logit_bias": {"5": 1}},
+            "model 'target' failed: embedding_bias isn't supported by this engine; omit it",
+            "model 'target' failed: logit_bias isn't supported by this engine; omit it",
+            "logit_bias",
+        ),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
