@@ -42,7 +42,7 @@ from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
 from tandem.gateway.triton.backend import Triton
-from tandem.gateway.triton.inputs import extras_for, inputs_for
+from tandem.gateway.triton.inputs import extras_for, inputs_for, inputs_of_answer
 
 
 class Serving:
@@ -258,11 +258,12 @@ class Serving:
         model = models.find(body.model)
         models.check_draft_length(body.num_draft_tokens)
         answers = [self._new_answer(body, prompt) for prompt in prompts for _ in range(body.n)]
+        shared = inputs_for(body, model, guide)
         requests = []
         for number, answer in enumerate(answers):
             ids = answer.prompt.ids
             max_tokens = models.max_tokens(body, len(ids))
-            requests.append(inputs_for(body, model, ids, max_tokens, number=number, guide=guide))
+            requests.append({**shared, **inputs_of_answer(body, ids, max_tokens, number)})
         made = writer(
             body, answers, self._tokenizer, model=model.name, fingerprint=models.fingerprint
         )

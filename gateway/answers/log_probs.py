@@ -28,7 +28,7 @@ def tokens_with_log_probs(
             text = echo[at : at + length]
             yield AnswerToken(at, text, token, length, None, None, log_prob, top[:count])
             at += length
-    may_be_cut = bool(body.stop_strings) and delta.chunk.finish_reason == "stop"
+    may_be_cut = bool(body.stop) and delta.chunk.finish_reason == "stop"
     for new in delta.tokens:
         if may_be_cut and answer.texts and new.offset >= answer.texts.end:
             break

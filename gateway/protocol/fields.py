@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
@@ -166,6 +167,7 @@ LogitBias = Annotated[
     dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], WrapValidator(_check_in_parts)
 ]
 Texts = Annotated[list[str], FIRST_FAULT]
+Words = Annotated[Texts, AfterValidator(lambda words: [*filter(None, words)])]  # ignores ""
 TokenIds = Annotated[list[TokenId], FIRST_FAULT]
 
 
@@ -180,7 +182,7 @@ def text_or_list(as_item: Callable[[str], Any] = str) -> BeforeValidator:
     return BeforeValidator(to_list)
 
 
-TextOrTexts = Annotated[Texts, text_or_list()]
+WordOrWords = Annotated[Words, text_or_list()]
 
 
 def _kind_of_prompts(prompts: Any) -> str:

@@ -16,9 +16,9 @@ from tandem.gateway.protocol.fields import (
     LogitBias,
     Penalty,
     Prompts,
-    TextOrTexts,
-    Texts,
     TokenIds,
+    WordOrWords,
+    Words,
     field_error,
     quote,
 )
@@ -72,7 +72,7 @@ class GenerationRequest(GuidedRequest):
     """0 to 1; 0 is greedy."""
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     """Outputs per prompt; prompts x `n` is at most 128."""
-    stop: TextOrTexts = []
+    stop: WordOrWords = []
     """A string or a list; the output ends before it."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     """A 64-bit integer (default: drawn per choice)."""
@@ -94,7 +94,7 @@ class GenerationRequest(GuidedRequest):
     repetition_penalty: Annotated[float, Field(gt=0, le=1000)] | None = None
     ignore_eos: bool = False
     """Keep generating past end-of-sequence tokens."""
-    bad_words: Texts = []
+    bad_words: Words = []
     drafter: str | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=INT32)] | Literal["auto"] | None = None
     """Maximum draft tokens per round, or `auto`; 0: none (default: the profile's)."""
@@ -134,10 +134,6 @@ class GenerationRequest(GuidedRequest):
         if self.stream_options is not None and not self.stream:
             raise field_error("stream_options", "stream_options needs stream to be true")
         return self
-
-    @property
-    def stop_strings(self) -> list[str]:
-        return [string for string in self.stop if string]
 
     @property
     def limit(self) -> int | None:

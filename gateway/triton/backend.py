@@ -156,9 +156,10 @@ class Triton:
         if self.stopped:
             raise gateway_stopped()
         stop = _stop_request(model)
+        size = sum(_size(value) for value in inputs.values())
         request = {
             **stop,  # the request's id
-            "inputs": [_tensor(tensor, value) for tensor, value in inputs.items()],
+            "inputs": await offload(size, lambda: [_tensor(*item) for item in inputs.items()]),
             "outputs": [InferRequestedOutput(name) for name in (*tensors.ANSWER_OUTPUTS, *extras)],
         }
         stream = InferStream(self._connection, request, stop)
@@ -279,6 +280,13 @@ def _number(raw: bytes) -> int:
 def _string(raw: bytes) -> str:
     """Read one string, which follows its length."""
     return raw[4:].decode()
+
+
+def _size(value: Value) -> int:
+    """Return the cost of converting a value to a tensor, in characters of text."""
+    if isinstance(value, int | float):
+        return PER_NUMBER
+    return len(value) * (1 if isinstance(value, str) else PER_NUMBER)
 
 
 def _tensor(tensor: Tensor, value: Value) -> InferInput:

@@ -25,33 +25,19 @@ NO_END = -1
 
 
 def inputs_for(
-    request: GenerationRequest,
-    model: ServedModel,
-    ids: Sequence[int],
-    max_tokens: int,
-    *,
-    number: int,
-    guide: RequestedGuide | None,
+    request: GenerationRequest, model: ServedModel, guide: RequestedGuide | None
 ) -> Inputs:
-    """Return the inputs for one answer.
-
-    ids: the prompt, [num_input_tokens].
-    max_tokens: maximum length of the answer.
-    number: index of the answer among all answers to the request.
-    """
+    """Return the inputs that all answers to a request share, and that may be large."""
     length = request.num_draft_tokens
     ahead = request.draft_ahead
     prediction = request.prediction
     inputs: dict[Tensor, Value | None] = {
-        tensors.INPUT_IDS: ids,
-        tensors.MAX_TOKENS: max_tokens,
         tensors.MIN_TOKENS: request.min_tokens or None,
         tensors.STREAM: request.stream,
         tensors.EXCLUDE_INPUT_IN_OUTPUT: not request.echoes,
         tensors.END_ID: NO_END if request.ignore_eos else None,
-        tensors.STOP_WORDS: request.stop_strings or None,
-        tensors.BAD_WORDS: [word for word in request.bad_words if word] or None,
-        tensors.SEED: None if request.seed is None else derived_seed(request.seed, number),
+        tensors.STOP_WORDS: request.stop or None,
+        tensors.BAD_WORDS: request.bad_words or None,
         tensors.REPETITION_PENALTY: request.repetition_penalty,
         tensors.PRESENCE_PENALTY: request.presence_penalty,
         tensors.FREQUENCY_PENALTY: request.frequency_penalty,
@@ -87,6 +73,21 @@ def inputs_for(
             tensors.GUIDED_DECODING_GUIDE: guide.text,
         }
     return {tensor: value for tensor, value in inputs.items() if value is not None}
+
+
+def inputs_of_answer(
+    request: GenerationRequest, ids: Sequence[int], max_tokens: int, number: int
+) -> Inputs:
+    """Return one answer's own inputs.
+
+    ids: the prompt, [num_input_tokens].
+    max_tokens: maximum length of the answer.
+    number: index of the answer among all answers to the request.
+    """
+    inputs: dict[Tensor, Value] = {tensors.INPUT_IDS: ids, tensors.MAX_TOKENS: max_tokens}
+    if request.seed is not None:
+        inputs[tensors.SEED] = derived_seed(request.seed, number)
+    return inputs
 
 
 def client_error(

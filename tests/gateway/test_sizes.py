@@ -208,3 +208,15 @@ async def test_many_prompts_are_tokenized_on_another_thread(
     await post("/v1/completions", body)
     assert threads
     assert threading.current_thread() not in threads
+
+
+@pytest.mark.anyio
+async def test_all_answers_share_large_inputs(post, triton):
+    """Copies for 128 answers would block the gateway for a minute and need gigabytes."""
+    bias, words = {str(token): 1 for token in range(99)}, ["x", "", "y"]
+    body = {"prompt": "a", "n": 9, "stop": words, "bad_words": words, "logit_bias": bias}
+    await post("/v1/completions", body)
+    assert len(triton.asked) == 9
+    for name in ("stop_words", "bad_words", "logit_bias_ids", "logit_bias_values"):
+        assert len({id(inputs[name]) for inputs in triton.asked}) == 1
+    assert triton.asked[0]["stop_words"] == triton.asked[0]["bad_words"] == ["x", "y"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from typing import get_args
 
 import anyio
@@ -243,3 +244,12 @@ async def test_requests_are_distributed_over_all_addresses():
     await triton.close()
     for server, _ in servers:
         await server.stop(0)
+
+
+async def test_large_inputs_are_converted_on_another_thread(threads_of):
+    """Otherwise one request with many answers and stop strings would delay all streams."""
+    large = INPUTS | {entry.STOP_WORDS: ["x"] * 10_000}
+    async with connected(Service()) as triton:
+        threads = threads_of(backend, "_tensor")
+        _ = [chunk async for chunk in triton.generate("bls_stream", large)]
+    assert len([t for t in threads if t is not threading.current_thread()]) == len(large)
