@@ -165,6 +165,7 @@ class Serving:
     async def tokenize(self, http: Request) -> Response:
         body = await read_body(TokenizeRequest, http)
         models = await self._served_models()
+        models.find(body.model)
         if body.prompt is not None:
             models.check_text(body.prompt, "prompt")
             special = body.add_special_tokens
@@ -180,7 +181,9 @@ class Serving:
         return JSONResponse(tokenized)
 
     async def detokenize(self, http: Request) -> Response:
-        ids = (await read_body(DetokenizeRequest, http)).tokens
+        body = await read_body(DetokenizeRequest, http)
+        (await self._served_models()).find(body.model)
+        ids = body.tokens
 
         def decode() -> str:
             unknown = self._tokenizer.first_unknown(ids)

@@ -98,8 +98,18 @@ async def test_head_requests_return_the_headers_of_get_requests(client, path):
     assert asked.headers["content-length"] == got.headers["content-length"]
 
 
-async def test_an_unknown_model_is_not_found(post):
-    response = await post("/v1/completions", {**PROMPT, "model": "gpt-4"})
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "x"}),
+        ("/tokenize", {"prompt": "x"}),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/detokenize", {"tokens": [5]}),
+    ],
+)
+async def test_an_unknown_model_is_not_found(post, path, body):
+    assert (await post(path, {**body, "model": "bls"})).status_code == 200
+    response = await post(path, {**body, "model": "gpt-4"})
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "model_not_found"
     assert "bls_stream, bls, ensemble" in response.json()["error"]["message"]
