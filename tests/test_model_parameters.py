@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
+from error_lines import error_line
 
 from tandem.contract.model_parameters import ParameterError, decode, encode
 
@@ -139,9 +140,7 @@ KNOWN = (
 )
 def test_the_error_names_an_unreadable_parameter(parameters, line):
     given = {name: text for name, text in ({"folder": "f"} | parameters).items() if text}
-    with pytest.raises(ParameterError) as rejected:
-        decode(Settings, config(given))
-    assert str(rejected.value) == line
+    assert error_line(ParameterError, decode, Settings, config(given)) == line
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pytest
 import standin
 from checkpoints import LLAMA, write_adapter_of, write_empty
 from engine_harness import GREEDY, Harness
+from error_lines import error_line
 from live_triton import eventually
 
 from tandem.engines.errors import LoadError, RequestError
@@ -153,15 +154,13 @@ def test_decoding_type_auto_needs_no_draft_length(start, package):
     ("config", "words"),
     [
         ({"decoding_type": "Medusa2", "max_draft_len": 3}, "choose one of: AUTO, Draft_Target, "),
-        (EAGLE | {"max_draf": 3}, r"speculative_config\.max_draf: Extra inputs"),
+        (EAGLE | {"max_draf": 3}, "speculative_config.max_draf: Extra inputs"),
         ({"decoding_type": "NGram"}, "max_draft_len must be at least 1"),
         ({"max_draft_len": 3}, "decoding_type must be set"),
     ],
 )
 def test_an_invalid_speculative_config_is_rejected_with_one_line(start, config, words):
-    with pytest.raises(LoadError, match=words) as rejected:
-        start(speculative_config=json.dumps(config))
-    assert "\n" not in str(rejected.value)
+    assert words in error_line(LoadError, start, speculative_config=json.dumps(config))
 
 
 def test_extra_llm_args_reach_tensorrt_llm(start, package):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from emulated import emulated
 from engine_harness import GREEDY, VOCAB, Harness, prompt
+from error_lines import error_line
 from masks import Grammar, masks
 from scale import first_of
 
@@ -274,9 +276,9 @@ def test_the_error_names_the_inputs_if_no_token_is_allowed(engine, right, sampli
 )
 def test_masks_of_the_wrong_shape_are_rejected(engine, drafts, given, message):
     asked = {"token_masks": np.full(given["token_masks"], -1, np.int32)}
-    with pytest.raises(RequestError, match=message) as rejected:
-        engine.start(prompt(5, 9), 3, drafts=[4, 5][:drafts], **asked)
-    assert "\n" not in str(rejected.value)
+    drafted = [4, 5][:drafts]
+    line = error_line(RequestError, engine.start, prompt(5, 9), 3, drafts=drafted, **asked)
+    assert re.search(message, line)
 
 
 def test_unused_mask_rows_are_ignored(engine):

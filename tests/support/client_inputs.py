@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import scripted
+from error_lines import error_line
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
@@ -80,9 +80,6 @@ def request_of(**values):
 
 
 def rejection(**values):
-    with pytest.raises(BadRequest) as rejected:
-        prompt(**values)
-    text = str(rejected.value)
-    assert "\n" not in text
+    text = error_line(BadRequest, prompt, **values)
     assert len(text) < 400
     return text

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from error_lines import error_line
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
@@ -29,6 +29,14 @@ def engines(**target: Any) -> dict[str, Any]:
     return {"target": {"checkpoint": "target", "max_draft_len": 8} | target}
 
 
+def plan(folder: Path, draft: dict[str, Any] | None = None, /, **target: Any) -> Deployment:
+    """Return the deployment of a target with these settings. draft: a draft engine's settings."""
+    pair = {"target": {"checkpoint": "target"} | target}
+    if draft is not None:
+        pair["draft"] = {"checkpoint": "draft"} | draft
+    return load(folder, profile(engines=pair))
+
+
 def load(folder: Path, content: dict[str, Any] | str) -> Deployment:
     """Write a profile to a folder and load it."""
     path = folder / "profile.yaml"
@@ -38,8 +46,4 @@ def load(folder: Path, content: dict[str, Any] | str) -> Deployment:
 
 def rejection(folder: Path, content: dict[str, Any] | str) -> str:
     """Return the one-line error of an invalid profile, without the folder's path."""
-    with pytest.raises(TandemError) as rejected:
-        load(folder, content)
-    text = str(rejected.value)
-    assert "\n" not in text
-    return text.replace(f"{folder}/", "")
+    return error_line(TandemError, load, folder, content).replace(f"{folder}/", "")

@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 import tokenizer_kinds
+from error_lines import error_line
 
 from tandem.contract.guide import Guide
 from tandem.guides.compiler import GuideCompiler
@@ -91,7 +91,4 @@ def fits(kind: str, guide: str, text: str) -> bool:
 
 def rejection(kind: str, guide: str) -> str:
     """Return the one-line error of a rejected guide."""
-    with pytest.raises(GuideError) as caught:
-        matcher(kind, guide)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return error_line(GuideError, matcher, kind, guide)

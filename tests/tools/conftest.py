@@ -5,9 +5,6 @@ import yaml
 from checkpoints import write_empty, write_tokenizer
 from llamas import profile_over, write_llamas
 
-from tandem.tools.errors import TandemError
-from tandem.tools.profiles import deployment
-
 
 @pytest.fixture
 def folder(tmp_path):
@@ -52,18 +49,3 @@ def changed(shipped):
         return path
 
     return write
-
-
-@pytest.fixture
-def rejection(changed):
-    """A function that returns the one-line error of a changed profile, without the file name."""
-
-    def reject(name, settings):
-        path = changed(name, settings)
-        with pytest.raises(TandemError) as rejected:
-            deployment.load(path)
-        text = str(rejected.value)
-        assert "\n" not in text
-        return text.removeprefix(f"{path}:").partition(": ")[2]
-
-    return reject

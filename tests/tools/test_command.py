@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from error_lines import error_line
 
 from tandem.tools import cli as command
 from tandem.tools.commands import doctor
@@ -388,9 +389,8 @@ def test_an_error_names_all_ports_in_use():
         socket.create_server(("127.0.0.1", 0)) as other,
     ):
         http, metrics = (bound.getsockname()[1] for bound in (one, other))
-        with pytest.raises(TandemError) as rejected:
-            claim_ports(Ports(http, 0, metrics), "127.0.0.1")
-    assert str(rejected.value) == (
+        line = error_line(TandemError, claim_ports, Ports(http, 0, metrics), "127.0.0.1")
+    assert line == (
         f"can't listen on 127.0.0.1:{http} (http), 127.0.0.1:{metrics} (metrics): "
         "Address already in use; "
         "use --http-port 0 --metrics-port 0, or another --address"

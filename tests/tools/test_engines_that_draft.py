@@ -3,33 +3,15 @@
 import json
 
 import pytest
-import yaml
 from checkpoints import write_tokenizer
+from error_lines import error_line
+from profile_files import plan
 
 from tandem.engines import capabilities
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
-ENTRIES = [{"name": "bls_stream", "kind": "stream"}, {"name": "bls", "kind": "forward"}]
 SHIPPED = "llama-3.1-8b-llmapi"
-
-
-@pytest.fixture
-def plan(folder):
-    """A function that returns a target's deployment. Its keywords are the `target` section."""
-
-    def load(**target):
-        path = folder / "profile.yaml"
-        whole = {
-            "name": "test",
-            "engines": {"target": {"checkpoint": "target"} | target},
-            "tokenizer": {"folder": "tokenizer"},
-            "entries": ENTRIES,
-        }
-        path.write_text(yaml.safe_dump(whole))
-        return deployment.load(path)
-
-    return load
 
 
 def parameters_of(planned):
@@ -41,14 +23,6 @@ def parameters_of(planned):
     }
 
 
-def rejection(plan, **target):
-    with pytest.raises(TandemError) as rejected:
-        plan(**target)
-    text = str(rejected.value)
-    assert "\n" not in text
-    return text
-
-
 LOOKUP = {
     "prompt_lookup_num_tokens": 10,
     "max_matching_ngram_size": 3,
@@ -57,15 +31,15 @@ LOOKUP = {
 }
 
 
-def test_engine_is_the_only_drafter_that_the_loop_offers(plan):
-    settings = plan(kind="llmapi", prompt_lookup={}).loop_settings()
+def test_engine_is_the_only_drafter_that_the_loop_offers(folder):
+    settings = plan(folder, kind="llmapi", prompt_lookup={}).loop_settings()
     assert settings.drafter == "engine"
     assert settings.drafters == ("engine",)
     assert settings.target.max_draft_len == 0
 
 
-def test_an_llmapi_target_gets_its_model_and_lookup_settings(plan, folder):
-    planned = plan(kind="llmapi", prompt_lookup=LOOKUP, max_batch_size=8)
+def test_an_llmapi_target_gets_its_model_and_lookup_settings(folder):
+    planned = plan(folder, kind="llmapi", prompt_lookup=LOOKUP, max_batch_size=8)
     parameters = parameters_of(planned)
     assert parameters["speculative_config"] == {
         "decoding_type": "NGram",
@@ -83,13 +57,15 @@ def test_an_llmapi_target_gets_its_model_and_lookup_settings(plan, folder):
     assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
 
 
-def test_an_llmapi_model_can_be_outside_the_checkpoint_folder(plan, folder):
+def test_an_llmapi_model_can_be_outside_the_checkpoint_folder(folder):
     (folder / "target" / "model.safetensors").unlink()
-    assert parameters_of(plan(kind="llmapi", model="meta-llama/x"))["model"] == "meta-llama/x"
+    parameters = parameters_of(plan(folder, kind="llmapi", model="meta-llama/x"))
+    assert parameters["model"] == "meta-llama/x"
 
 
-def test_an_llmapi_target_can_use_a_draft_model(plan, folder):
-    parameters = parameters_of(plan(kind="llmapi", draft={"checkpoint": "draft", "draft_len": 5}))
+def test_an_llmapi_target_can_use_a_draft_model(folder):
+    planned = plan(folder, kind="llmapi", draft={"checkpoint": "draft", "draft_len": 5})
+    parameters = parameters_of(planned)
     assert parameters["speculative_config"] == {
         "decoding_type": "Draft_Target",
         "max_draft_len": 5,
@@ -97,18 +73,18 @@ def test_an_llmapi_target_can_use_a_draft_model(plan, folder):
     }
 
 
-def test_an_llmapi_target_passes_on_speculative_config_and_llm_args(plan):
+def test_an_llmapi_target_passes_on_speculative_config_and_llm_args(folder):
     config = {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
     llm_args = {"moe_expert_parallel_size": 2}
-    planned = plan(kind="llmapi", speculative_config=config, llm_args=llm_args)
+    planned = plan(folder, kind="llmapi", speculative_config=config, llm_args=llm_args)
     assert parameters_of(planned)["speculative_config"] == config
     assert parameters_of(planned)["llm_args"] == llm_args
     assert planned.target.max_seq_len == 1024 - 3
     assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
 
 
-def test_an_llmapi_target_can_run_without_speculation(plan):
-    planned = plan(kind="llmapi")
+def test_an_llmapi_target_can_run_without_speculation(folder):
+    planned = plan(folder, kind="llmapi")
     assert planned.target.capabilities == capabilities.LLMAPI
     assert planned.loop_settings().drafters == ("none",)
     assert planned.target.max_seq_len == 1024
@@ -136,15 +112,15 @@ def test_an_llmapi_target_can_run_without_speculation(plan):
         ({"enable_block_reuse": "yes"}, "engines.target.enable_block_reuse: must be"),
     ],
 )
-def test_conflicting_settings_are_rejected_with_their_key(plan, target, words):
-    assert words in rejection(plan, kind="llmapi", **target)
+def test_conflicting_settings_are_rejected_with_their_key(folder, target, words):
+    assert words in error_line(TandemError, plan, folder, kind="llmapi", **target)
 
 
-def test_a_draft_model_with_another_vocabulary_is_rejected(plan, folder):
+def test_a_draft_model_with_another_vocabulary_is_rejected(folder):
     write_tokenizer(folder / "target")
     write_tokenizer(folder / "draft", size=280)
-    assert "engines.target.draft.checkpoint" in rejection(
-        plan, kind="llmapi", draft={"checkpoint": "draft"}
+    assert "engines.target.draft.checkpoint" in error_line(
+        TandemError, plan, folder, kind="llmapi", draft={"checkpoint": "draft"}
     )
 
 
@@ -161,8 +137,5 @@ def test_an_engine_that_drafts_by_itself_has_no_baseline_entry(shipped):
     path = shipped(SHIPPED)
     control = "  - {name: ensemble, kind: forward, drafter: none}\n\nadmission"
     path.write_text(path.read_text().replace("\nadmission", control))
-    with pytest.raises(
-        TandemError,
-        match=r"entries\.2\.drafter: must be one of engine with these engines; got 'none'",
-    ):
-        deployment.load(path)
+    line = error_line(TandemError, deployment.load, path)
+    assert "entries.2.drafter: must be one of engine with these engines; got 'none'" in line

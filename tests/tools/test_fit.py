@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from checkpoints import write_empty, write_tokenizer
+from error_lines import error_line
 
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
@@ -33,9 +34,7 @@ def planned(checkpoint, monkeypatch):
 
 def test_models_larger_than_memory_are_rejected_with_their_sizes(planned, monkeypatch):
     monkeypatch.setattr(fit, "free_memory", lambda: 2_000_000_000)
-    with pytest.raises(TandemError) as rejected:
-        fit.fitting_kv_caches(planned, COUNTS)
-    assert str(rejected.value) == (
+    assert error_line(TandemError, fit.fitting_kv_caches, planned, COUNTS) == (
         "the models need about 2.6 GB of memory (1.6 GB of weights and 17 MB for 1024 tokens in "
         "target, 4 MB of weights and 17 MB for 1024 tokens in draft), and 2.0 GB are free; use "
         "smaller models"

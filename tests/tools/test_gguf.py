@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from error_lines import error_line
 from ggufs import TEMPLATE, write_gguf
 
 from tandem.tools.errors import TandemError, install_extra
@@ -31,14 +32,6 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def converted(cache, file):
     return gguf_module.convert_gguf(file)
-
-
-def rejection(call):
-    with pytest.raises(TandemError) as rejected:
-        call()
-    text = str(rejected.value)
-    assert "\n" not in text
-    return text
 
 
 def test_a_gguf_file_can_be_served_without_a_profile(file, converted):
@@ -102,7 +95,7 @@ def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monk
 def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(range(256)) * 4)
-    text = rejection(lambda: find_model(str(broken)))
+    text = error_line(TandemError, find_model, str(broken))
     assert text.startswith(f"can't dequantize {broken}: ")
     assert len(text) < 500
     assert not [path for path in cache.glob("*broken*") if path.suffix != ".lock"]
@@ -110,7 +103,7 @@ def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
 
 def test_the_error_for_a_missing_package_names_the_extra(file, monkeypatch):
     monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
-    assert rejection(lambda: find_model(str(file))) == (
+    assert error_line(TandemError, find_model, str(file)) == (
         f"can't read {file} without the package no-such-package; {install_extra('gguf')}"
     )
 
@@ -118,6 +111,6 @@ def test_the_error_for_a_missing_package_names_the_extra(file, monkeypatch):
 def test_one_part_of_a_split_model_is_rejected(tmp_path):
     part = tmp_path / "big-00001-of-00002.gguf"
     part.write_bytes(b"GGUF")
-    assert "is one part of a split model; merge the parts first" in rejection(
-        lambda: find_model(str(part))
+    assert "is one part of a split model; merge the parts first" in error_line(
+        TandemError, find_model, str(part)
     )

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from checkpoints import write_empty, write_tokenizer
+from error_lines import error_line
 from hub import hub
 
 from tandem.tools.commands.command_line import make_parser
@@ -64,15 +65,6 @@ def write_safetensors(path, shapes):
         at += size
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(at))
-
-
-def rejection(call):
-    """Return the one-line error of a function call that must fail."""
-    with pytest.raises(TandemError) as rejected:
-        call()
-    text = str(rejected.value)
-    assert "\n" not in text
-    return text
 
 
 def test_small_files_are_downloaded_before_the_weights(served, checkpoint):
@@ -130,12 +122,12 @@ def test_the_requested_revision_of_a_model_is_downloaded(served, tmp_path, check
     ],
 )
 def test_an_unknown_model_name_is_reported_in_one_line(served, model, line):
-    assert rejection(model.find).startswith(line.format(ID, served.url))
+    assert error_line(TandemError, model.find).startswith(line.format(ID, served.url))
 
 
 def test_a_gated_model_error_says_where_to_request_access(served):
     served.gated.add(ID)
-    assert rejection(HubModel(ID).find) == (
+    assert error_line(TandemError, HubModel(ID).find) == (
         f"{ID} is gated; accept its terms at {served.url}/{ID}, then log in "
         "(hf auth login, or HF_TOKEN=...)"
     )
@@ -144,7 +136,7 @@ def test_a_gated_model_error_says_where_to_request_access(served):
 @pytest.mark.parametrize("status", [200, 403, 429, 503])
 def test_a_failing_hub_is_reported_in_one_line(served, status):
     served.failing = status
-    text = rejection(HubModel(ID).find)
+    text = error_line(TandemError, HubModel(ID).find)
     assert text.startswith(f"can't download {ID} from {served.url}: ")
     assert str(status) in text or status == 200
 
@@ -161,18 +153,20 @@ def test_cached_models_load_without_the_hub(served, tmp_path, monkeypatch, broke
     else:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert HubModel(ID).find().checkpoint() == folder
-    assert "doesn't have all of it" in rejection(HubModel("owner/other").find)
+    assert "doesn't have all of it" in error_line(TandemError, HubModel("owner/other").find)
 
 
 def test_a_repository_without_safetensors_is_rejected(served, checkpoint):
     (checkpoint / "model.safetensors").rename(checkpoint / "pytorch_model.bin")
-    assert rejection(HubModel(ID).find).startswith(f"{ID} has no model*.safetensors; choose")
+    assert error_line(TandemError, HubModel(ID).find).startswith(
+        f"{ID} has no model*.safetensors; choose"
+    )
 
 
 def test_a_full_disk_is_reported_before_weights_are_downloaded(served, monkeypatch):
     model = HubModel(ID).find()
     monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
-    text = rejection(model.checkpoint)
+    text = error_line(TandemError, model.checkpoint)
     assert text.startswith(f"{ID} needs 1 MB in ")
     assert text.endswith("free; free some space, or set HF_HOME to another folder")
     assert "model.safetensors" not in served.fetched
@@ -194,24 +188,26 @@ def test_an_existing_folder_takes_precedence_over_the_hub(tmp_path, monkeypatch)
 @pytest.mark.parametrize("text", ["absent", "./a/b", "/a/b", "a/b/c", "~/a"])
 def test_the_error_for_a_path_says_that_the_folder_is_missing(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
-    said = rejection(lambda: find_model(text))
+    said = error_line(TandemError, find_model, text)
     assert said.startswith("no folder ")
     assert said.endswith("named OWNER/NAME or OWNER/NAME@REVISION")
 
 
 def test_a_file_that_is_not_a_model_is_rejected(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
-    assert rejection(lambda: find_model(str(tmp_path / "notes.txt"))) == (
+    assert error_line(TandemError, find_model, str(tmp_path / "notes.txt")) == (
         f"{tmp_path / 'notes.txt'} is neither a checkpoint's folder nor a GGUF file"
     )
-    assert rejection(lambda: find_model("absent.gguf")) == "no file absent.gguf"
+    assert error_line(TandemError, find_model, "absent.gguf") == "no file absent.gguf"
 
 
 def test_models_too_large_for_memory_are_rejected_before_the_download(served, monkeypatch):
     monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)
     monkeypatch.setattr(fit, "free_memory", lambda: 1000)
     options = make_parser("render").read(["--target", ID, "--output", "o"])
-    assert "the models need about 0.5 GB of memory" in rejection(lambda: chosen_deployment(options))
+    assert "the models need about 0.5 GB of memory" in error_line(
+        TandemError, chosen_deployment, options
+    )
     assert "model.safetensors" not in served.fetched
     assert chosen_deployment(options, here=False).profile.name == ID
     assert "model.safetensors" in served.fetched

@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 from checkpoints import write_empty, write_tokenizer
+from error_lines import error_line
 
 from tandem.contract import entry
 from tandem.tools import cli as command
@@ -51,10 +52,7 @@ def plan(line):
 
 
 def rejection(line):
-    with pytest.raises(TandemError) as rejected:
-        plan(line)
-    assert "\n" not in str(rejected.value)
-    return str(rejected.value)
+    return error_line(TandemError, plan, line)
 
 
 def build(folder, *, tp_size=1, pp_size=1, max_draft_len=10, vocab_size=300, mode=2, **settings):

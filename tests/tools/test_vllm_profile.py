@@ -3,56 +3,38 @@
 import json
 
 import pytest
-import yaml
+from error_lines import error_line
+from profile_files import plan
 
 from tandem.engines import capabilities
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
 
-
-@pytest.fixture
-def plan(folder):
-    """A function that returns a vLLM target's deployment. Its keywords are the `target` section."""
-
-    def load(draft=None, decoding=None, **target):
-        engines = {"target": {"kind": "vllm", "checkpoint": "target"} | target}
-        whole = {
-            "name": "test",
-            "engines": engines | ({"draft": {"checkpoint": "draft"} | draft} if draft else {}),
-            "tokenizer": {"folder": "tokenizer"},
-            "decoding": decoding or {},
-        }
-        path = folder / "profile.yaml"
-        path.write_text(yaml.safe_dump(whole))
-        return deployment.load(path)
-
-    return load
+VLLM = {"kind": "vllm"}
+DRAFT = VLLM | {"gpu_memory_fraction": 0.1}
 
 
-DRAFT = {"kind": "vllm", "gpu_memory_fraction": 0.1}
-
-
-def test_a_vllm_target_supports_every_drafter(plan):
-    planned = plan(draft=DRAFT)
+def test_a_vllm_target_supports_every_drafter(folder):
+    planned = plan(folder, DRAFT, **VLLM)
     assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
     assert planned.target.max_draft_len == 16
     assert planned.target.capabilities == capabilities.VLLM
 
 
-def test_the_drafter_is_engine_if_vllm_speculates_by_itself(plan):
+def test_the_drafter_is_engine_if_vllm_speculates_by_itself(folder):
     own = {"method": "ngram", "num_speculative_tokens": 4}
-    planned = plan(speculative_config=own)
+    planned = plan(folder, **VLLM, speculative_config=own)
     assert json.loads(planned.target.parameters["speculative_config"]) == own
     assert planned.drafters == ("engine",)
     assert planned.target.max_draft_len == 0
 
 
-def test_a_path_to_python_is_relative_to_the_profile(plan, folder):
-    assert plan(python="venv/bin/python").target.parameters["python"] == str(
+def test_a_path_to_python_is_relative_to_the_profile(folder):
+    assert plan(folder, **VLLM, python="venv/bin/python").target.parameters["python"] == str(
         folder / "venv" / "bin" / "python"
     )
-    assert plan(python="python3.12").target.parameters["python"] == "python3.12"
+    assert plan(folder, **VLLM, python="python3.12").target.parameters["python"] == "python3.12"
 
 
 @pytest.mark.parametrize(
@@ -65,20 +47,18 @@ def test_a_path_to_python_is_relative_to_the_profile(plan, folder):
         ),
     ],
 )
-def test_conflicting_settings_are_rejected_with_their_key(plan, target, words):
-    with pytest.raises(TandemError) as rejected:
-        plan(**target)
-    assert words in str(rejected.value)
+def test_conflicting_settings_are_rejected_with_their_key(folder, target, words):
+    assert words in error_line(TandemError, plan, folder, **VLLM, **target)
 
 
-def test_two_engines_that_exceed_a_gpus_memory_are_rejected(plan):
+def test_two_engines_that_exceed_a_gpus_memory_are_rejected(folder):
     with pytest.raises(TandemError, match=r"engines\.draft\.gpu_memory_fraction: .*; got 1\.1;"):
-        plan(draft=DRAFT | {"gpu_memory_fraction": 0.2}, gpu_memory_fraction=0.9)
-    plan(draft={"kind": "vllm", "device_ids": [1]}, device_ids=[0])
+        plan(folder, DRAFT | {"gpu_memory_fraction": 0.2}, **VLLM, gpu_memory_fraction=0.9)
+    plan(folder, {"kind": "vllm", "device_ids": [1]}, **VLLM, device_ids=[0])
 
 
-def test_a_rendered_model_contains_no_weights(plan, tmp_path):
-    repository.render(plan(), tmp_path / "models")
+def test_a_rendered_model_contains_no_weights(folder, tmp_path):
+    repository.render(plan(folder, **VLLM), tmp_path / "models")
     version = tmp_path / "models" / "target" / "1"
     assert sorted(path.name for path in version.iterdir()) == ["model.py", "tandem"]
     assert (version / "tandem" / "engines" / "vllm" / "worker.py").is_file()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_lines import error_line
 from scripted import ENDLESS, Draft, Health, Target, decoding_of, expected, ids, play
 
 from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
@@ -231,10 +232,7 @@ def test_the_example_drafter_is_read_with_its_settings():
     ],
 )
 def test_an_invalid_drafter_file_is_rejected_with_one_line(write, parts, reason):
-    with pytest.raises(DrafterModuleError) as rejected:
-        read_kind(write(*parts))
-    assert reason in str(rejected.value)
-    assert "\n" not in str(rejected.value)
+    assert reason in error_line(DrafterModuleError, read_kind, write(*parts))
 
 
 def test_missing_and_non_python_files_are_rejected(write, tmp_path):
