@@ -10,8 +10,8 @@ from llamas import profile_over, write_llamas
 def folder(tmp_path):
     """A folder for a profile, with a target, a draft and their shared tokenizer."""
     size = write_tokenizer(tmp_path / "tokenizer")
-    write_empty(tmp_path / "target", size)
-    write_empty(tmp_path / "draft", size)
+    for name in ("target", "draft"):
+        write_empty(tmp_path / name, size, architectures=["LlamaForCausalLM"], model_type="llama")
     return tmp_path
 
 

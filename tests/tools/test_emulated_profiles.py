@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from checkpoints import write_tokenizer
+from profile_files import load
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
@@ -27,39 +27,29 @@ def test_target_and_draft_with_different_languages_are_rejected(tmp_path):
     for engine in profile["engines"].values():
         engine["tokenizer"] = str(PROFILES.parent / "demo" / "tokenizer")
     profile["engines"]["draft"]["language"] = {"alpha": 0.7}
-    path = tmp_path / "two.yaml"
-    path.write_text(yaml.safe_dump(profile))
     with pytest.raises(
         TandemError, match=r"engines\.draft\.language: must be the same as the target's"
     ):
-        deployment.load(path)
+        load(tmp_path, profile)
 
 
-@pytest.fixture
-def plan(tmp_path):
-    """A function that returns the deployment of emulated engines with a changed target."""
-    write_tokenizer(tmp_path / "tokenizer")
-
-    def load(**changes):
-        engine = {"kind": "emulated", "tokenizer": "tokenizer", "language": LANGUAGE}
-        content = {"name": "test", "engines": {"target": engine | changes, "draft": engine}}
-        path = tmp_path / "profile.yaml"
-        path.write_text(yaml.safe_dump(content))
-        return deployment.load(path)
-
-    return load
+def plan(folder, **changes):
+    """Return the deployment of emulated engines. changes: settings of the target."""
+    engine = {"kind": "emulated", "tokenizer": "tokenizer", "language": LANGUAGE}
+    engines = {"target": engine | changes, "draft": engine}
+    return load(folder, {"name": "test", "engines": engines})
 
 
-def test_the_vocabulary_can_be_larger_than_the_tokenizer(plan):
-    size = plan().tokenizer.size
-    assert plan().target.vocab_size == size
-    padded = plan(vocab_size=128_256)
+def test_the_vocabulary_can_be_larger_than_the_tokenizer(folder):
+    size = plan(folder).tokenizer.size
+    assert plan(folder).target.vocab_size == size
+    padded = plan(folder, vocab_size=128_256)
     assert padded.target.vocab_size == 128_256
     assert int(padded.target.parameters["high_id"]) <= size
 
 
-def test_emulated_engines_never_emit_special_tokens(plan):
-    planned = plan()
+def test_emulated_engines_never_emit_special_tokens(folder):
+    planned = plan(folder)
     low, high = (int(planned.target.parameters[name]) for name in ("low_id", "high_id"))
     assert not any(low <= end < high for end in planned.end_ids)
     assert high - low >= planned.tokenizer.size - 4
@@ -81,6 +71,6 @@ def test_emulated_engines_never_emit_special_tokens(plan):
         ),
     ],
 )
-def test_an_invalid_setting_is_reported_with_its_key(plan, changes, message):
+def test_an_invalid_setting_is_reported_with_its_key(folder, changes, message):
     with pytest.raises(TandemError, match=message):
-        plan(**changes)
+        plan(folder, **changes)

@@ -4,45 +4,31 @@ import json
 
 import numpy as np
 import pytest
-import yaml
-from checkpoints import write_empty, write_tokenizer
+from profile_files import plan
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
 
-ENTRIES = [{"name": "bls_stream", "kind": "stream"}]
-
 
 @pytest.fixture
-def plan(tmp_path):
-    """A function that returns the deployment of a target with adapters and other changes."""
-    size = write_tokenizer(tmp_path / "target")
-    write_empty(tmp_path / "target", size, architectures=["LlamaForCausalLM"], model_type="llama")
+def adapters(folder):
+    """A folder for a profile, with engines and adapters."""
     changes = {"sql": {}, "dora": {"use_dora": True}, "large": {"r": 513}}
     changes["ranks"] = {"rank_pattern": {"q_proj": 2}}
     for name, changed in changes.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "adapter_model.safetensors").touch()
+        (folder / name).mkdir()
+        (folder / name / "adapter_model.safetensors").touch()
         config = {"peft_type": "LORA", "r": 20} | changed
-        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
-    (tmp_path / "bare").mkdir()
-    (tmp_path / "bare" / "adapter_model.safetensors").touch()
-
-    def load(draft=None, **target):
-        engines = {"target": {"checkpoint": "target"} | target}
-        if draft:
-            engines["draft"] = {"checkpoint": "target"} | draft
-        whole = {"name": "test", "engines": engines, "entries": ENTRIES}
-        (tmp_path / "profile.yaml").write_text(yaml.safe_dump(whole))
-        return deployment.load(tmp_path / "profile.yaml")
-
-    return load
+        (folder / name / "adapter_config.json").write_text(json.dumps(config))
+    (folder / "bare").mkdir()
+    (folder / "bare" / "adapter_model.safetensors").touch()
+    return folder
 
 
 @pytest.mark.parametrize("kind", ["torch", "vllm", "llmapi"])
-def test_adapters_are_copied_into_the_rendered_model(plan, tmp_path, kind):
-    planned = plan(kind=kind, lora_adapters={"sql": "sql"})
+def test_adapters_are_copied_into_the_rendered_model(adapters, tmp_path, kind):
+    planned = plan(adapters, kind=kind, lora_adapters={"sql": "sql"})
     assert planned.loop_settings().target.lora_adapters == ("sql",)
     assert json.loads(planned.target.parameters["lora_adapters"]) == ["lora-1"]
     repository.render(planned, tmp_path / "models")
@@ -50,15 +36,15 @@ def test_adapters_are_copied_into_the_rendered_model(plan, tmp_path, kind):
     assert (rendered / "adapter_config.json").exists()
 
 
-def test_the_draft_can_have_its_own_adapter_of_the_same_name(plan):
+def test_the_draft_can_have_its_own_adapter_of_the_same_name(adapters):
     settings = plan(
-        {"lora_adapters": {"legal": "sql"}}, lora_adapters={"sql": "sql", "legal": "sql"}
+        adapters, {"lora_adapters": {"legal": "sql"}}, lora_adapters={"sql": "sql", "legal": "sql"}
     ).loop_settings()
     assert settings.draft.lora_adapters == ("legal",)
     with pytest.raises(TandemError, match=r"draft\.lora_adapters\.x: .*choose one of: sql$"):
-        plan({"lora_adapters": {"x": "sql"}}, lora_adapters={"sql": "sql"})
+        plan(adapters, {"lora_adapters": {"x": "sql"}}, lora_adapters={"sql": "sql"})
     with pytest.raises(TandemError, match=r"draft\.lora_adapters\.x: .*the target has none"):
-        plan({"lora_adapters": {"x": "sql"}})
+        plan(adapters, {"lora_adapters": {"x": "sql"}})
 
 
 @pytest.mark.parametrize(
@@ -103,9 +89,9 @@ def test_the_draft_can_have_its_own_adapter_of_the_same_name(plan):
         ({"kind": "emulated", "lora_adapters": {}}, "unknown key"),
     ],
 )
-def test_adapters_that_cannot_be_served_are_rejected(plan, target, words):
+def test_adapters_that_cannot_be_served_are_rejected(adapters, target, words):
     with pytest.raises(TandemError, match=words):
-        plan(**target)
+        plan(adapters, **target)
 
 
 @pytest.fixture

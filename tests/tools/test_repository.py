@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 from checkpoints import write_empty, write_tokenizer
 from google.protobuf import text_format
+from profile_files import load, profile
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tandem.bls.settings import ForwarderSettings, LoopSettings
@@ -26,28 +26,23 @@ def plan(folder):
     size = write_tokenizer(folder / "target")
     write_empty(folder / "target", size, eos_token_id=[0, 7])
     write_empty(folder / "draft", size)
-    profile = folder / "profile.yaml"
-    profile.write_text(
-        yaml.safe_dump(
-            {
-                "name": "test",
-                "engines": {
-                    "target": {"checkpoint": "target", "max_seq_len": 512},
-                    "draft": {"checkpoint": "draft"},
-                },
-                "models": {"target": "large", "draft": "small"},
-                "entries": [
-                    {"name": "streaming", "kind": "stream"},
-                    {"name": "tensorrt_llm_bls", "kind": "forward"},
-                    {"name": "control", "kind": "forward", "drafter": "none"},
-                ],
-                "max_batch_size": 4,
-                "timeouts": {"startup": 1800},
-                "admission": {"max_requests": 8, "max_queue": 0},
-            }
-        )
+    content = profile(
+        engines={
+            "target": {"checkpoint": "target", "max_seq_len": 512},
+            "draft": {"checkpoint": "draft"},
+        },
+        tokenizer={"folder": "target"},
+        models={"target": "large", "draft": "small"},
+        entries=[
+            {"name": "streaming", "kind": "stream"},
+            {"name": "tensorrt_llm_bls", "kind": "forward"},
+            {"name": "control", "kind": "forward", "drafter": "none"},
+        ],
+        max_batch_size=4,
+        timeouts={"startup": 1800},
+        admission={"max_requests": 8, "max_queue": 0},
     )
-    return deployment.load(profile)
+    return load(folder, content)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import json
 import shlex
 
 import pytest
-from checkpoints import write_empty, write_tokenizer
 from error_lines import error_line
 
 from tandem.contract import entry
@@ -32,14 +31,11 @@ ALONE = "--engine-dir target --tokenizer-dir tokenizer"
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(folder, monkeypatch):
     """A working directory with a tokenizer, a target and a draft, on a machine without a GPU."""
-    size = write_tokenizer(tmp_path / "tokenizer")
-    write_empty(tmp_path / "target", size)
-    write_empty(tmp_path / "draft", size)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(run_options, "count_gpus", lambda: 0)
-    return tmp_path
+    return folder
 
 
 def options(line):
