@@ -100,7 +100,7 @@ def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
     for name in ("input_ids", "draft_input_ids"):
         if name in arrays:
             arrays[name] = arrays[name].astype(np.int32)
-    returned = model.execute([Request(arrays, wanted, sender, "r")])
+    returned = model.execute([Request(sender, arrays, wanted, "r")])
     return (returned[0] if returned else None), sender
 
 

@@ -43,7 +43,7 @@ class Engines:
         self._lock = threading.Lock()
 
     def __call__(self, request):
-        arrays = {tensor.name(): tensor.as_numpy() for tensor in request.given["inputs"]}
+        arrays = request.arrays
         if tensors.STOP in arrays:
             self.stops.append(request.given["request_id"])
             return triton.InferenceResponse([])
@@ -93,4 +93,4 @@ def response_of(call, answer):
         outputs[tensors.BRANCH_OUTCOMES] = np.array([outcomes], np.int32).reshape(1, -1, 2)
         outputs[tensors.BRANCH_IDS] = rows
         outputs[tensors.BRANCH_LENGTHS] = np.array([lengths], np.int32)
-    return triton.InferenceResponse([triton.Tensor(name, a) for name, a in outputs.items()])
+    return triton.response_of(outputs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
@@ -59,6 +61,11 @@ class InferenceResponse:
         return self._error
 
 
+def response_of(arrays: Mapping[str, Any]) -> InferenceResponse:
+    """Return a response with these outputs."""
+    return InferenceResponse([Tensor(name, array) for name, array in arrays.items()])
+
+
 class InferenceRequest:
     """A call to another model. `answer`, which tests set, returns the response to a request."""
 
@@ -66,6 +73,11 @@ class InferenceRequest:
 
     def __init__(self, model_name: str, **given: Any) -> None:
         self.model_name, self.given = model_name, given
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """Return the input arrays, by name."""
+        return {tensor.name(): tensor.as_numpy() for tensor in self.given["inputs"]}
 
     def exec(self, *, decoupled: bool = False) -> Any:
         if owner_of(threading.current_thread()) is not owner_of(threading.main_thread()):
@@ -127,10 +139,14 @@ class Request:
     """A client's request to a model."""
 
     def __init__(
-        self, arrays: dict[str, Any], wanted: list[str], sender: ResponseSender, request_id: str
+        self,
+        sender: ResponseSender | None,
+        arrays: Mapping[str, Any] = MappingProxyType({}),
+        wanted: Iterable[str] = (),
+        request_id: str = "",
     ) -> None:
         self._inputs = [Tensor(name, array) for name, array in arrays.items()]
-        self._wanted, self._sender, self._id = wanted, sender, request_id
+        self._wanted, self._sender, self._id = list(wanted), sender, request_id
 
     def inputs(self) -> list[Tensor]:
         return self._inputs
@@ -138,11 +154,17 @@ class Request:
     def requested_output_names(self) -> list[str]:
         return self._wanted
 
-    def get_response_sender(self) -> ResponseSender:
+    def get_response_sender(self) -> ResponseSender | None:
         return self._sender
 
     def request_id(self) -> str:
         return self._id
+
+    def parameters(self) -> str:
+        return ""
+
+    def timeout(self) -> int:
+        return 0
 
 
 class Logger:

@@ -4,6 +4,8 @@ import threading
 
 import pytest
 from live_triton import eventually
+from receivers import Receiver
+from scripted import ids
 
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter
 from tandem.bls.effects import Chunk
@@ -37,22 +39,6 @@ def threads(monkeypatch):
     return Threads
 
 
-class Request:
-    def __init__(self, sender):
-        self.get_response_sender = lambda: sender
-
-
-class Receiver:
-    def __init__(self):
-        self.chunks, self.ends = [], []
-
-    def deliver(self, chunk):
-        self.chunks.append(chunk)
-
-    def on_end(self, error):
-        self.ends.append(error)
-
-
 class Clients:
     """Clients for tests without engine calls."""
 
@@ -73,7 +59,7 @@ def test_decoding_waits_until_a_thread_can_start(threads):
     def steps():
         yield chunk
 
-    chunk, receiver = Chunk([7], "", None, None, None), Receiver()
+    chunk, receiver = Chunk(ids(7), "", None, None, None), Receiver()
     driver = Driver(Clients, steps(), None, receiver)
     threads.left = 0
     driver.start()
@@ -105,7 +91,7 @@ def test_a_forwarded_request_is_rejected_if_no_thread_can_start(threads, pb):
     entry._watcher = type("Watcher", (), {"add": lambda self, watched: None})()
     senders = [pb.ResponseSender(), pb.ResponseSender()]
     threads.left = 0
-    entry.execute([Request(sender) for sender in senders])
+    entry.execute([pb.Request(sender) for sender in senders])
     for sender in senders:
         [sent] = sender.sent
         assert "can't start another thread" in sent.response.error().message()
@@ -115,7 +101,7 @@ def test_a_forwarded_request_is_rejected_if_no_thread_can_start(threads, pb):
 def test_an_error_is_sent_even_if_no_thread_can_start(threads, pb):
     triton = pb.ResponseSender()
     threads.left = 0
-    Sender(Request(triton), decoupled=True).send_error("no", "INVALID_ARG")
+    Sender(pb.Request(triton), decoupled=True).send_error("no", "INVALID_ARG")
     [sent] = triton.sent
     assert sent.response.error().message() == "no"
 

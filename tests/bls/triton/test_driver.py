@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import triton_python_backend_utils as triton
+from receivers import Panic, Receiver
 from scripted import SETTINGS, ids
 
 from tandem.bls.effects import AwaitAhead, EngineCall, StartAhead
@@ -20,17 +21,6 @@ PATIENCE = 30
 REQUEST = Request(prompt_ids=ids(1, 2, 3), max_tokens=8)
 
 
-class Receiver:
-    """Record the error and the end of a sequence."""
-
-    def __init__(self):
-        self.end = threading.Event()
-
-    def on_end(self, error):
-        self.error = error
-        self.end.set()
-
-
 class HeldEngine:
     """Answer each call with one token. The first draft call is held until the test releases it."""
 
@@ -39,7 +29,7 @@ class HeldEngine:
         self.arrived, self.let_go, self.stopped = (threading.Event() for _ in range(3))
 
     def __call__(self, request):
-        if tensors.STOP in [tensor.name() for tensor in request.given["inputs"]]:
+        if tensors.STOP in request.arrays:
             self.num_stops += 1
             self.stopped.set()
             return triton.InferenceResponse([])
@@ -48,9 +38,7 @@ class HeldEngine:
             self.arrived.set()
             assert self.let_go.wait(PATIENCE)
         outputs = {tensors.OUTPUT_IDS: [[[4]]], tensors.SEQUENCE_LENGTH: [[1]]}
-        return triton.InferenceResponse(
-            [triton.Tensor(name, np.array(value, np.int32)) for name, value in outputs.items()]
-        )
+        return triton.response_of({name: np.int32(value) for name, value in outputs.items()})
 
 
 @pytest.fixture
@@ -132,10 +120,6 @@ def test_a_call_is_not_stopped_before_it_is_interrupted(engine):
     driver.interrupt(Cancelled())
     assert engine.stopped.wait(PATIENCE)
     assert engine.num_stops == 1
-
-
-class Panic(BaseException):
-    """An error that isn't an Exception, like a panic in a Rust library."""
 
 
 def test_an_unexpected_error_in_the_loop_reaches_the_client(pb):

@@ -3,7 +3,6 @@
 import json
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,18 +57,15 @@ class Models:
         }
 
     def __call__(self, request):
-        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.given["inputs"]}
         wanted = request.given["requested_output_names"]
         if request.model_name == SETTINGS.preprocessing_model:
             self.tokenizer_free.wait()
         try:
-            answer = self._models[request.model_name](inputs, wanted)
+            answer = self._models[request.model_name](request.arrays, wanted)
         except InputError as error:
             line = prefix_code("INVALID_ARG", str(error))
             return self._pb.InferenceResponse(error=self._pb.TritonError(line))
-        return self._pb.InferenceResponse(
-            [self._pb.Tensor(name, value) for name, value in answer.items()]
-        )
+        return self._pb.response_of(answer)
 
     def _verify(self, inputs, wanted):
         written = inputs[tensors.INPUT_LENGTHS].item() - len(KIND.encode(PROMPT).ids)
@@ -111,19 +107,8 @@ def submit(pb, models, tmp_path):
         sender = models.sender = pb.ResponseSender()
         values = {"max_tokens": len(IDS), "end_id": -1} | values
         rows = {name: v if isinstance(v, list) else [v] for name, v in values.items()}
-        made = [pb.Tensor(name, array(INPUTS[name], [row])) for name, row in rows.items()]
-        entry.execute(
-            [
-                SimpleNamespace(
-                    inputs=lambda: made,
-                    parameters=lambda: "",
-                    request_id=lambda: "",
-                    timeout=lambda: 0,
-                    requested_output_names=lambda: list(outputs.OUTPUTS),
-                    get_response_sender=lambda: sender,
-                )
-            ]
-        )
+        arrays = {name: array(INPUTS[name], [row]) for name, row in rows.items()}
+        entry.execute([pb.Request(sender, arrays, outputs.OUTPUTS)])
         return sender
 
     yield send

@@ -27,7 +27,7 @@ class CachingEngine:
         self.cached, self.calls, self.known = cached, [], set()
 
     def __call__(self, request):
-        given = {tensor.name(): tensor.as_numpy() for tensor in request.given["inputs"]}
+        given = request.arrays
         lora = {name: array.tolist() for name, array in given.items() if name.startswith("lora")}
         self.calls.append(lora)
         task = given.get("lora_task_id", np.uint64([[0]])).item()
@@ -37,9 +37,7 @@ class CachingEngine:
             said = f"LoRA task {task} not found in cache. Please send LoRA weights with request"
             return triton.InferenceResponse(error=triton.TritonError(said))
         outputs = {tensors.OUTPUT_IDS: [[[4]]], tensors.SEQUENCE_LENGTH: [[1]]}
-        return triton.InferenceResponse(
-            [triton.Tensor(name, np.array(value, np.int32)) for name, value in outputs.items()]
-        )
+        return triton.response_of({name: np.int32(value) for name, value in outputs.items()})
 
 
 def caller(folder, name=None, *, settings=ADAPTED, task=None):

@@ -15,11 +15,6 @@ from tandem.bls.triton.responses.sender import LARGE_BYTES, Deliveries, Sender
 FINAL = 1
 
 
-class Request:
-    def __init__(self, sender):
-        self.get_response_sender = lambda: sender
-
-
 @pytest.fixture
 def answer(pb):
     def of_bytes(size):
@@ -35,7 +30,7 @@ def made(pb):
     def make(*, decoupled=True, with_error_codes=False, deliveries=None, **given):
         triton = pb.ResponseSender(**given)
         return triton, Sender(
-            Request(triton),
+            pb.Request(triton),
             decoupled=decoupled,
             with_error_codes=with_error_codes,
             deliveries=deliveries,

@@ -3,20 +3,16 @@
 from types import SimpleNamespace
 
 import pytest
+from receivers import Panic
 
 from tandem.bls.errors import BadRequest, Cancelled
 from tandem.bls.triton.serving.request_state import fail_on_error
-
-
-class Panic(BaseException):
-    """An error that isn't an Exception, like a panic in a Rust library."""
 
 
 @pytest.mark.parametrize(
     ("error", "lines"),
     [
         (BadRequest("send some text"), ["send some text"]),
-        (RuntimeError("boom"), ["internal error while starting the request; see the server's log"]),
         (Panic("boom"), ["internal error while starting the request; see the server's log"]),
         (Cancelled(), []),
     ],

@@ -1,0 +1,37 @@
+"""A receiver of a sequence, and an error that code may not expect."""
+
+import threading
+from typing import Any
+
+
+class Receiver:
+    """Record the chunks, the tokens and the end of a sequence.
+
+    done: set when the last chunk arrives. end: set when the sequence ends.
+    """
+
+    def __init__(self) -> None:
+        self.chunks: list[Any] = []
+        self.tokens: list[int] = []
+        self.ends: list[Exception | None] = []
+        self.done, self.end = threading.Event(), threading.Event()
+
+    def deliver(self, chunk: Any) -> None:
+        self.chunks.append(chunk)
+        self.tokens += chunk.tokens.tolist()
+        if chunk.finish_reason is not None:
+            self.done.set()
+
+    def on_end(self, error: Exception | None) -> None:
+        self.ends.append(error)
+        self.end.set()
+
+    @property
+    def error(self) -> Exception | None:
+        """Return the error of the sequence, which ends once."""
+        [error] = self.ends
+        return error
+
+
+class Panic(BaseException):
+    """An error that isn't an Exception, like a panic in a Rust library."""
