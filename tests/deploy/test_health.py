@@ -5,9 +5,9 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from http_server import http_server, send
 
 from tandem.bls.admission.admission import Admission, Reservation
 from tandem.bls.errors import Overloaded
@@ -67,29 +67,16 @@ def triton():
 def serving(triton, *, more_bytes=0):
     """Serve on a free port; yield the URL. more_bytes: bytes announced but not sent."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.say(200, triton.metrics)
+    def answer(request):
+        if request.command == "GET":
+            send(request, 200, triton.metrics, more_bytes=more_bytes)
+            return
+        request.rfile.read(int(request.headers["Content-Length"]))
+        time.sleep(triton.seconds)
+        send(request, *triton.answer)
 
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            time.sleep(triton.seconds)
-            self.say(*triton.answer)
-
-        def say(self, status, text):
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text.encode()) + more_bytes))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.handle_error = lambda *_: None  # the client has timed out and disconnected
-        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with http_server(answer) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture

@@ -7,15 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
+from http_server import http_server, send
 
 from tandem.guides.library import REQUIREMENT
 from tandem.tools.cli import main
@@ -49,22 +48,14 @@ def health_check(image):
 def serving_health(status):
     """Yield the port of a server whose /health returns `status` (None: a closed port)."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status if self.path == "/health" else 404)
-            self.end_headers()
+    def answer(request):
+        send(request, status if request.path == "/health" else 404)
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        if status is None:
-            server.server_close()
-            yield server.server_port
-            return
-        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
-        yield server.server_port
-        server.shutdown()
+    with http_server(answer) as port:
+        if status is not None:
+            yield port
+    if status is None:
+        yield port
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
+CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+BODIES = {CHATS: {"messages": [{"role": "user", "content": "hi"}]}, COMPLETIONS: {"prompt": "hi"}}
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -99,6 +101,29 @@ def post(client):
 
 
 @pytest.fixture
+def rejected(post):
+    """A function that sends a body, by default for a completion, and returns the error."""
+
+    async def send(path=COMPLETIONS, **body):
+        response = await post(path, BODIES[path] | body)
+        assert response.status_code == 400, response.text
+        return response.json()["error"]
+
+    return send
+
+
+@pytest.fixture
+def chat(post, writes):
+    """A function that requests a chat from a model that writes given chunks."""
+
+    async def ask(*chunks, template, finish_reason="stop", **given):
+        writes(*chunks, finish_reason=finish_reason)
+        return await post(CHATS, BODIES[CHATS] | given, chat_template=template)
+
+    return ask
+
+
+@pytest.fixture
 def writes(triton, monkeypatch):
     """A function that sets the chunks that the model writes. Long prompts are allowed."""
     long = property(lambda _: 10**6)
@@ -166,3 +191,13 @@ def events(response):
     assert all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def named_events(response):
+    """Return the objects of a stream of named events, and check that the names are their types."""
+    found = []
+    for block in response.text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found

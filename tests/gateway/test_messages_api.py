@@ -10,6 +10,8 @@ from scripted_triton import HELLO, statistics
 from tandem.gateway.errors import ApiError
 from tandem.gateway.triton.backend import ResponseChunk
 
+from .conftest import named_events
+
 pytestmark = pytest.mark.anyio
 TEMPLATES = Path(__file__).parents[1] / "data" / "chat_templates"
 TOOLS = TEMPLATES / "tools.jinja"
@@ -46,14 +48,8 @@ def parsed(name, value):
 
 
 def events(response):
-    """Return the events of a stream as Anthropic's objects, and check their names."""
-    found = []
-    for block in response.text.strip().split("\n\n"):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        found.append(parsed("RawMessageStreamEvent", event))
-    return found
+    """Return the events of a stream as Anthropic's objects."""
+    return [parsed("RawMessageStreamEvent", event) for event in named_events(response)]
 
 
 async def test_without_streaming_the_response_is_one_message(post):

@@ -4,12 +4,10 @@ from importlib import metadata
 
 import pytest
 
-from .conftest import events
+from .conftest import BODIES, CHATS, COMPLETIONS, events
 
 pytestmark = pytest.mark.anyio
-CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 USER = {"role": "user", "content": "hi"}
-BODIES = {CHATS: {"messages": [USER]}, COMPLETIONS: {"prompt": "hi"}}
 IDS = [39, 301, 302, 78]  # "Hello" in the demo's vocabulary
 
 
@@ -21,18 +19,6 @@ def ask(post, triton):
         response = await post(path, BODIES[path] | body)
         assert response.status_code == 200, response.text
         return events(response) if body.get("stream") else response.json(), triton.asked[-1]
-
-    return send
-
-
-@pytest.fixture
-def rejected(post):
-    """A function that sends a body and returns the error."""
-
-    async def send(path, **body):
-        response = await post(path, BODIES[path] | body)
-        assert response.status_code == 400, response.text
-        return response.json()["error"]
 
     return send
 

@@ -1,5 +1,6 @@
 """Reasoning is separated from the answer, no matter how the text is split into chunks."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from tandem.gateway.protocol.messages import Message
 from .conftest import events
 
 TEMPLATE = Path(__file__).parents[1] / "data" / "chat_templates" / "thinking.jinja"
-USER = {"role": "user", "content": "hi"}
 
 
 def split(chunks, *, begun=False):
@@ -71,15 +71,9 @@ def test_reasoning_is_streamed_as_it_arrives():
 
 
 @pytest.fixture
-def chat(post, writes):
-    """A function that requests a chat from a model that writes given chunks."""
-
-    async def ask(*chunks, finish_reason="stop", template=TEMPLATE, **given):
-        writes(*chunks, finish_reason=finish_reason)
-        body = {"messages": [USER]} | given
-        return await post("/v1/chat/completions", body, chat_template=template)
-
-    return ask
+def chat(chat):
+    """The general `chat`, with a template for reasoning."""
+    return partial(chat, template=TEMPLATE)
 
 
 @pytest.mark.anyio

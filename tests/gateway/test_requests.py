@@ -9,25 +9,23 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol import fields
 from tandem.gateway.protocol.requests import CompletionRequest
 
+from .conftest import BODIES, CHATS, COMPLETIONS
+
 pytestmark = pytest.mark.anyio
-CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+CHAT = BODIES[CHATS]
 GREEDY = {"temperature": 0.0}
 
 
-async def asked(post, triton, path="/v1/completions", **body):
-    """Send a request, and return the inputs that Triton receives."""
-    body = {"prompt": "hi"} | body if path == "/v1/completions" else CHAT | body
-    response = await post(path, body)
-    assert response.status_code == 200, response.text
-    return triton.asked[-1]
+@pytest.fixture
+def asked(post, triton):
+    """A function that sends a body, and returns the inputs that Triton receives."""
 
+    async def send(path=COMPLETIONS, **body):
+        response = await post(path, BODIES[path] | body)
+        assert response.status_code == 200, response.text
+        return triton.asked[-1]
 
-async def rejected(post, path="/v1/completions", **body):
-    """Send a request that must fail, and return the error."""
-    body = {"prompt": "hi"} | body if path == "/v1/completions" else CHAT | body
-    response = await post(path, body)
-    assert response.status_code == 400, response.text
-    return response.json()["error"]
+    return send
 
 
 @pytest.mark.parametrize(
@@ -48,8 +46,8 @@ async def rejected(post, path="/v1/completions", **body):
         ({"temperature": 0, "min_p": 0.1}, GREEDY),
     ],
 )
-async def test_temperature_defaults_to_1_and_0_is_greedy(post, triton, body, inputs):
-    sent = await asked(post, triton, **body)
+async def test_temperature_defaults_to_1_and_0_is_greedy(asked, body, inputs):
+    sent = await asked(**body)
     names = ("temperature", "top_p", "top_k", "min_p")
     assert {name: sent[name] for name in names if name in sent} == inputs
 
@@ -85,23 +83,23 @@ async def test_temperature_defaults_to_1_and_0_is_greedy(post, triton, body, inp
         ({"model": "ensemble", "drafter": "hybrid"}, {"drafter": "hybrid"}),
     ],
 )
-async def test_request_fields_reach_the_entry(post, triton, body, inputs):
-    sent = await asked(post, triton, **body)
+async def test_request_fields_reach_the_entry(asked, triton, body, inputs):
+    sent = await asked(**body)
     assert {name: sent[name] for name in inputs} == inputs
     assert triton.named == ["bls_stream"]
 
 
-async def test_unset_fields_are_not_sent_to_the_entry(post, triton):
-    sent = await asked(post, triton)
+async def test_unset_fields_are_not_sent_to_the_entry(asked, triton):
+    sent = await asked()
     names = {"input_ids", "max_tokens", "stream", "temperature", "top_p"}
     assert set(sent) == {*names, "exclude_input_in_output"}
     assert triton.extras == []
 
 
-async def test_a_chat_is_sent_as_prompt_ids(post, triton, client):
+async def test_a_chat_is_sent_as_prompt_ids(asked, post, client):
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}]
-    sent = await asked(post, triton, "/v1/chat/completions", messages=messages)
+    sent = await asked(CHATS, messages=messages)
     async with client() as opened:
         got = await opened.post("/detokenize", json={"tokens": sent["input_ids"]})
     assert got.json()["prompt"] == "system: be brief\nuser: a\nb\nassistant:"
@@ -111,8 +109,8 @@ PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
 @pytest.mark.parametrize(("content", "text"), [("a", "a"), (PARTS, "a\nb"), ("", None)])
-async def test_a_prediction_is_sent_as_text(post, triton, content, text):
-    sent = await asked(post, triton, prediction={"type": "content", "content": content})
+async def test_a_prediction_is_sent_as_text(asked, content, text):
+    sent = await asked(prediction={"type": "content", "content": content})
     assert sent.get("prediction") == text
 
 
@@ -126,17 +124,17 @@ async def test_a_prediction_is_sent_as_text(post, triton, content, text):
         ({"type": "content", "content": "a", "more": 1}, "prediction.more"),
     ],
 )
-async def test_the_error_names_an_invalid_prediction(post, prediction, place):
-    assert (await rejected(post, prediction=prediction))["param"] == place
+async def test_the_error_names_an_invalid_prediction(rejected, prediction, place):
+    assert (await rejected(prediction=prediction))["param"] == place
 
 
-async def test_a_prompt_that_does_not_fit_is_rejected_with_openais_code(post):
-    error = await rejected(post, max_tokens=100)
+async def test_a_prompt_that_does_not_fit_is_rejected_with_openais_code(rejected):
+    error = await rejected(max_tokens=100)
     assert error["code"] == "context_length_exceeded"
     assert error["param"] == "max_tokens"
     begin = "this model's maximum context length is 100 tokens; "
     assert error["message"] == begin + "the request needs 101: 1 for the prompt, 100 new"
-    error = await rejected(post, prompt=[5] * 100)
+    error = await rejected(prompt=[5] * 100)
     assert error["code"] == "context_length_exceeded"
     assert error["param"] == "prompt"
     assert error["message"] == begin + "the prompt has 100, which leaves no room for an answer"
@@ -240,8 +238,8 @@ async def test_unsupported_fields_are_accepted_with_neutral_values(client):
         ({"prompt": [4096]}, "prompt", "prompt must have token ids between 0 and 4095; got 4096"),
     ],
 )
-async def test_invalid_values_are_reported_in_one_line(post, body, param, message):
-    error = await rejected(post, **body)
+async def test_invalid_values_are_reported_in_one_line(rejected, body, param, message):
+    error = await rejected(**body)
     assert (error["param"] or "").startswith(param)
     assert message in error["message"]
     assert "\n" not in error["message"]
@@ -277,14 +275,14 @@ async def test_unsupported_messages_are_rejected(post, messages, param):
     assert response.json()["error"]["param"].startswith(param)
 
 
-async def test_an_error_lists_every_invalid_message(post):
+async def test_an_error_lists_every_invalid_message(rejected):
     messages = [
         {"role": "function", "content": "x"},
         {"role": "user", "content": "x"},
         {"role": "user"},
         {"role": "user", "content": "", "audio": {"id": "x"}},
     ]
-    error = await rejected(post, "/v1/chat/completions", messages=messages)
+    error = await rejected(CHATS, messages=messages)
     roles = "'system', 'developer', 'user', 'assistant' or 'tool'"
     assert error["message"] == (
         f'messages[0].role must be {roles}; got "function"; messages[2].content is missing; '
@@ -293,8 +291,8 @@ async def test_an_error_lists_every_invalid_message(post):
     assert error["param"] == "messages[0].role"
 
 
-async def test_an_error_lists_ten_messages_and_counts_the_rest(post):
-    error = await rejected(post, "/v1/chat/completions", messages=[{"role": "user"}] * 15)
+async def test_an_error_lists_ten_messages_and_counts_the_rest(rejected):
+    error = await rejected(CHATS, messages=[{"role": "user"}] * 15)
     assert error["message"].endswith("messages[9].content is missing; and 5 more")
 
 
@@ -370,10 +368,10 @@ LIMITS = {"max_completion_tokens": 7}
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_entry_errors_name_the_field_that_the_client_sent(post, triton, case, stream):
+async def test_entry_errors_name_the_field_that_the_client_sent(rejected, triton, case, stream):
     path, body, line, message, param = case
     triton.script = lambda _: [ApiError(400, line)]
-    error = await rejected(post, path, **body, stream=stream)
+    error = await rejected(path, **body, stream=stream)
     assert (error["message"], error["param"]) == (message, param)
 
 
@@ -385,9 +383,9 @@ async def test_entry_errors_name_the_field_that_the_client_sent(post, triton, ca
         ("num_top_log_probs", {"prompt_logprobs": 2, "logprobs": 1}),
     ],
 )
-async def test_entry_errors_name_prompt_logprobs(post, triton, name, body):
+async def test_entry_errors_name_prompt_logprobs(rejected, triton, name, body):
     triton.script = lambda _: [ApiError(400, f"input '{name}' isn't supported")]
-    error = await rejected(post, "/v1/completions", **body)
+    error = await rejected("/v1/completions", **body)
     assert error["message"] == "prompt_logprobs isn't supported"
     assert error["param"] == "prompt_logprobs"
 
@@ -395,15 +393,15 @@ async def test_entry_errors_name_prompt_logprobs(post, triton, name, body):
 @pytest.mark.parametrize(
     "variables", [{"messages": []}, {"self": 1}, {"range": 1}, {"add_generation_prompt": False}]
 )
-async def test_template_variables_can_have_any_name(post, triton, variables):
+async def test_template_variables_can_have_any_name(asked, variables):
     body = {"chat_template_kwargs": variables}
-    assert (await asked(post, triton, "/v1/chat/completions", **body))["input_ids"]
+    assert (await asked(CHATS, **body))["input_ids"]
 
 
-async def test_an_answer_can_be_sent_back_as_a_message(post, triton):
+async def test_an_answer_can_be_sent_back_as_a_message(asked, post):
     answer = (await post("/v1/chat/completions", CHAT)).json()["choices"][0]["message"]
     messages = [*CHAT["messages"], answer, {"role": "user", "content": "more"}]
-    await asked(post, triton, "/v1/chat/completions", messages=messages)
+    await asked(CHATS, messages=messages)
 
 
 NULLS = {"stream_options": {"include_usage": True, "continuous_usage_stats": None}}

@@ -10,6 +10,8 @@ from scripted_triton import HELLO
 
 from tandem.gateway.errors import ApiError
 
+from .conftest import named_events
+
 pytestmark = pytest.mark.anyio
 TEMPLATES = Path(__file__).parents[1] / "data" / "chat_templates"
 PATH = "/v1/responses"
@@ -36,15 +38,10 @@ def ask(post, writes):
 
 
 def events(response):
-    """Return the events of a stream as OpenAI's objects, and check their names and numbers."""
-    found = []
-    for block in response.text.strip().split("\n\n"):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        assert event["sequence_number"] == len(found)
-        found.append(EVENT.validate_python(event, strict=True))
-    return found
+    """Return the events of a stream as OpenAI's objects, and check their numbers."""
+    found = named_events(response)
+    assert [event["sequence_number"] for event in found] == [*range(len(found))]
+    return [EVENT.validate_python(event, strict=True) for event in found]
 
 
 def without_ids(response):

@@ -1,6 +1,7 @@
 """Chats support tools in prompts and tool calls in responses."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import openai
@@ -31,15 +32,9 @@ def allowed(mode, *names):
 
 
 @pytest.fixture
-def chat(post, writes):
-    """A function that requests a chat with a tool from a model that writes given chunks."""
-
-    async def ask(*chunks, finish_reason="stop", template=TEMPLATE, **given):
-        writes(*chunks, finish_reason=finish_reason)
-        body = {"messages": [USER], "tools": [TOOL]} | given
-        return await post(CHATS, body, chat_template=template)
-
-    return ask
+def chat(chat):
+    """The general `chat`, with a tool."""
+    return partial(chat, template=TEMPLATE, messages=[USER], tools=[TOOL])
 
 
 CALLS = (

@@ -6,11 +6,12 @@ Source: `HfApi.model_info`, `list_repo_tree` and `get_hf_file_metadata` in huggi
 import hashlib
 import json
 import re
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from http_server import http_server, send
 
 API = re.compile(r"/api/models/(?P<id>[^/]+/[^/]+)(/(?P<what>revision|tree)/(?P<revision>[^/]+))?")
 FILE = re.compile(r"/(?P<id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
@@ -47,20 +48,20 @@ class Hub:
         """Answer a HEAD or GET request."""
         path = unquote(urlsplit(request.path).path)
         if self.failing:
-            send(request, self.failing, {}, b"")
+            send(request, self.failing)
         elif found := API.fullmatch(path):
             self._send_info(request, **found.groupdict())
         elif found := FILE.fullmatch(path):
             self._hand_out(request, **found.groupdict())
         else:
-            send(request, 404, {}, b"")
+            send(request, 404)
 
     def _folder(self, request, id, revision) -> Path | None:  # noqa: A002
         known = {name for name, _ in self.revisions}
         if folder := self.revisions.get((id, revision)):
             return folder
         status, code = (404, "RevisionNotFound") if id in known else (401, "RepoNotFound")
-        send(request, status, {"X-Error-Code": code, "X-Error-Message": MESSAGES[code]}, b"")
+        send(request, status, headers={"X-Error-Code": code, "X-Error-Message": MESSAGES[code]})
         return None
 
     def _send_info(self, request, id, what, revision):  # noqa: A002
@@ -86,8 +87,7 @@ class Hub:
                 for path in files
             ]
             body = {"id": id, "sha": commit, "siblings": siblings, "gated": id in self.gated}
-        headers = {"Content-Type": "application/json"}
-        send(request, 200, headers, json.dumps(body).encode())
+        send(request, 200, json.dumps(body), {"Content-Type": "application/json"})
 
     def _hand_out(self, request, id, revision, file):  # noqa: A002
         folder = self._folder(request, id, revision)
@@ -95,14 +95,14 @@ class Hub:
             return
         if id in self.gated:
             headers = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}
-            send(request, 403, headers, b"")
+            send(request, 403, headers=headers)
         elif not (folder / file).is_file():
-            send(request, 404, {"X-Error-Code": "EntryNotFound"}, b"")
+            send(request, 404, headers={"X-Error-Code": "EntryNotFound"})
         else:
             if request.command == "GET":
                 self.fetched.append(file)
             headers = {"ETag": f'"{etag_of(folder / file)}"', "X-Repo-Commit": revision}
-            send(request, 200, headers, (folder / file).read_bytes())
+            send(request, 200, (folder / file).read_bytes(), headers)
 
 
 def commit_of(name: str, revision: str) -> str:
@@ -115,35 +115,10 @@ def etag_of(path: Path) -> str:
     return hashlib.sha1(path.read_bytes()).hexdigest()
 
 
-def send(request: BaseHTTPRequestHandler, status: int, headers: dict, body: bytes) -> None:
-    """Send a response. Responses to HEAD requests have no body."""
-    request.send_response(status)
-    for name, value in {"Content-Length": str(len(body)), **headers}.items():
-        request.send_header(name, value)
-    request.end_headers()
-    if request.command == "GET":
-        request.wfile.write(body)
-
-
 @contextmanager
 def hub(root: Path):
     """Yield a running Hub on a free port."""
     served = Hub(root)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self):
-            served.answer(self)
-
-        do_HEAD = do_GET  # noqa: N815
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        served.url = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with http_server(served.answer) as port:
+        served.url = f"http://127.0.0.1:{port}"
         yield served
-        server.shutdown()

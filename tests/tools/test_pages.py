@@ -1,8 +1,6 @@
 """A server's pages can be read, even if they are incomplete or the server doesn't respond."""
 
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http_server import http_server, send
 
 from tandem.bls.metrics.names import OLDEST_DELIVERY
 from tandem.tools.triton.pages import all_exist, oldest_pending_response
@@ -14,24 +12,13 @@ PAGE = (
 )
 
 
-@contextmanager
 def serving(page, *, more_bytes=0):
     """Serve a page at all paths except `none`. more_bytes: announced, but never sent."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(404 if "none" in self.path else 200)
-            self.send_header("Content-Length", str(len(page) + more_bytes))
-            self.end_headers()
-            self.wfile.write(page.encode())
+    def answer(request):
+        send(request, 404 if "none" in request.path else 200, page, more_bytes=more_bytes)
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
-        yield server.server_port
-        server.shutdown()
+    return http_server(answer)
 
 
 def test_pages_are_read_without_a_proxy(monkeypatch):
