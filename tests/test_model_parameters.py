@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 from error_lines import error_line
+from model_configs import model_config
 
 from tandem.contract.model_parameters import ParameterError, decode, encode
 
@@ -42,13 +43,6 @@ class Settings:
     options: Mapping[str, Any] | None = None
 
 
-def config(parameters: dict[str, str]) -> dict:
-    return {
-        "name": "m",
-        "parameters": {name: {"string_value": value} for name, value in parameters.items()},
-    }
-
-
 ENGINE = Engine("target", Abilities(stops=True), sizes=(1, 2), role="y", pause=2.5)
 
 
@@ -62,7 +56,7 @@ ENGINE = Engine("target", Abilities(stops=True), sizes=(1, 2), role="y", pause=2
     ],
 )
 def test_settings_are_unchanged_after_encoding_and_decoding(settings):
-    assert decode(Settings, config(encode(settings))) == settings
+    assert decode(Settings, model_config(encode(settings))) == settings
 
 
 def test_a_nested_field_is_encoded_as_one_json_parameter():
@@ -82,7 +76,7 @@ def test_a_nested_field_is_encoded_as_one_json_parameter():
 
 
 def test_integers_for_float_fields_and_null_are_accepted():
-    read = decode(Settings, config({"folder": "f", "pause": "2", "draft": "null"}))
+    read = decode(Settings, model_config({"folder": "f", "pause": "2", "draft": "null"}))
     assert read == Settings("f", pause=2.0)
 
 
@@ -140,7 +134,7 @@ KNOWN = (
 )
 def test_the_error_names_an_unreadable_parameter(parameters, line):
     given = {name: text for name, text in ({"folder": "f"} | parameters).items() if text}
-    assert error_line(ParameterError, decode, Settings, config(given)) == line
+    assert error_line(ParameterError, decode, Settings, model_config(given)) == line
 
 
 @dataclass(frozen=True)
@@ -150,7 +144,7 @@ class Facts:
 
 
 def test_unknown_parameters_can_be_ignored_on_request():
-    given = config({"folder": "f", "more": "1", "target": '{"stops": true, "others": []}'})
+    given = model_config({"folder": "f", "more": "1", "target": '{"stops": true, "others": []}'})
     assert decode(Facts, given, ignore_unknown=True) == Facts(Abilities(stops=True), "f")
     with pytest.raises(ParameterError, match="parameter 'target' is missing"):
-        decode(Facts, config({"folder": "f"}), ignore_unknown=True)
+        decode(Facts, model_config({"folder": "f"}), ignore_unknown=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated import emulated
-from engine_harness import VOCAB, Harness, prompt
+from engine_harness import VOCAB, Harness, branch_call, prompt
 from scale import first_of
 
 from tandem.engines.emulated.engine import EmulatedEngine
@@ -34,11 +34,7 @@ def emulates(harness) -> bool:
 
 def branches(engine, ids, drafts, counts, output_len, **given) -> Branches:
     """Request branches. counts, output_len: one value, or one per accepted length."""
-    wanted = len(drafts) + 1
-    counts, output_len = np.full(wanted, counts, np.int32), np.full(wanted, output_len, np.int32)
-    outcome = engine.call(
-        ids, drafts=drafts, branch_counts=counts, branch_output_len=output_len, **given
-    )
+    outcome = engine.call(ids, **branch_call(drafts, counts, output_len), **given)
     assert not outcome.tokens
     assert outcome.last.branches is not None
     return outcome.last.branches
@@ -119,12 +115,7 @@ def test_sampled_branches_begin_with_the_most_likely_correction(engine):
 
 
 def test_a_call_for_branches_counts_no_drafts_as_verified(engine):
-    usage = engine.call(
-        prompt(17, 20),
-        drafts=[4, 5],
-        branch_counts=np.full(3, 1, np.int32),
-        branch_output_len=np.full(3, 2, np.int32),
-    ).last.usage
+    usage = engine.call(prompt(17, 20), **branch_call([4, 5], 1, 2)).last.usage
     assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
 
 
@@ -163,15 +154,8 @@ def test_branches_have_the_same_log_probs_as_plain_drafts(engine):
 
 def logits_of(engine, ids, drafts, counts, output_len, **given):
     """Return branches, and for each branch the logits, shape [length, vocabulary]."""
-    wanted = len(drafts) + 1
-    outcome = engine.call(
-        ids,
-        drafts=drafts,
-        branch_counts=np.full(wanted, counts, np.int32),
-        branch_output_len=np.full(wanted, output_len, np.int32),
-        return_generation_logits=True,
-        **given,
-    )
+    asked = branch_call(drafts, counts, output_len)
+    outcome = engine.call(ids, **asked, return_generation_logits=True, **given)
     found = outcome.last.branches
     assert len(outcome.last.generation_logits) == found.lengths.sum()
     ends = np.cumsum(found.lengths)[:-1]

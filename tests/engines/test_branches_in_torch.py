@@ -6,7 +6,7 @@ import gc
 
 import numpy as np
 import pytest
-from engine_harness import GREEDY, Harness, Pending, prompt
+from engine_harness import GREEDY, Harness, Pending, branch_call, prompt
 
 from tandem.engines.errors import RequestError
 from tandem.engines.request import EngineRequest, EngineResponse
@@ -15,15 +15,6 @@ from tandem.engines.torch.contiguous_kv_cache import BranchKV
 
 BLOCK = 8
 CACHES = ["llama", "paged llama"]
-
-
-def asked(drafts, counts, output_len):
-    wanted = len(drafts) + 1
-    return {
-        "drafts": drafts,
-        "branch_counts": np.full(wanted, counts, np.int32),
-        "branch_output_len": np.full(wanted, output_len, np.int32),
-    }
 
 
 class Conducted(Pending):
@@ -46,11 +37,11 @@ class Conducted(Pending):
 def test_only_the_most_likely_branches_are_drafted_if_memory_is_low(make_harness):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     ids = prompt(1, 40)
-    found = engine.call(ids, **asked([4, 5, 6], 10, 6)).last.branches
+    found = engine.call(ids, **branch_call([4, 5, 6], 10, 6)).last.branches
     taken = [(40 + 3 + BLOCK - 1) // BLOCK, 13 * 6]  # blocks of the context, tokens of branches
     assert taken[0] * BLOCK + taken[1] <= 16 * BLOCK < taken[0] * BLOCK + taken[1] + 6
     assert found.outcomes[:, 0].tolist() == [0] * 4 + [1] * 3 + [2] * 3 + [3] * 3
-    whole = make_harness().call(ids, **asked([4, 5, 6], 10, 6)).last.branches
+    whole = make_harness().call(ids, **branch_call([4, 5, 6], 10, 6)).last.branches
     for accepted, count in enumerate((4, 3, 3, 3)):
         rows = [found.outcomes[:, 0] == accepted, whole.outcomes[:, 0] == accepted]
         np.testing.assert_array_equal(found.ids[rows[0]], whole.ids[rows[1]][:count])
@@ -60,7 +51,7 @@ def test_branches_do_not_evict_recently_used_kv_blocks(make_harness):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     ids, other = prompt(2, 40), prompt(3, 60)
     engine.tokens(other)
-    found = engine.call(ids, **asked([4, 5, 6], 10, 6)).last.branches
+    found = engine.call(ids, **branch_call([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 2
     assert engine.computed(other) == 1
 
@@ -69,7 +60,7 @@ def test_branches_may_evict_stale_kv_blocks(make_harness, monkeypatch):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 60))
     monkeypatch.setattr(contiguous_kv_cache, "STALE_SECONDS", -1.0)
-    found = engine.call(prompt(2, 40), **asked([4, 5, 6], 10, 6)).last.branches
+    found = engine.call(prompt(2, 40), **branch_call([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 13
 
 
@@ -98,7 +89,7 @@ def test_a_waiting_call_reclaims_the_kv_blocks_of_branches_immediately(make_harn
         prompt(6, 20),
         20,
         {
-            1: lambda: start(branching, "branching", ids, **asked([4, 5], 4, 40)),
+            1: lambda: start(branching, "branching", ids, **branch_call([4, 5], 4, 40)),
             6: lambda: start(plain, "plain", prompt(7, 80), 8),
         },
     ).wait()
@@ -106,7 +97,7 @@ def test_a_waiting_call_reclaims_the_kv_blocks_of_branches_immediately(make_harn
     assert len(plain.wait().tokens) == 8
     assert order == ["branching", "plain"]
     assert 0 < found.lengths.max() < 10
-    whole = make_harness().call(ids, **asked([4, 5], 4, 40)).last.branches
+    whole = make_harness().call(ids, **branch_call([4, 5], 4, 40)).last.branches
     width = found.ids.shape[1]
     behind = {tuple(outcome): row[:width] for outcome, row in zip(*whole[:2], strict=True)}
     for outcome, row in zip(*found[:2], strict=True):
@@ -125,7 +116,7 @@ def test_a_waiting_call_that_is_stopped_takes_no_kv_blocks_from_branches(make_ha
         prompt(6, 20),
         20,
         {
-            1: lambda: pending.append(engine.start(ids, **asked([4, 5], 2, 9))),
+            1: lambda: pending.append(engine.start(ids, **branch_call([4, 5], 2, 9))),
             3: lambda: pending.append(engine.start(prompt(7, 200), request_id="waits")),
             5: lambda: engine.engine.stop("waits"),
         },
@@ -140,7 +131,7 @@ def test_a_stopped_call_returns_its_unfinished_branches(make_harness, kind):
     branching: list[Pending] = []
 
     def start():
-        given = asked([4, 5], 4, 40) | {"return_generation_logits": True}
+        given = branch_call([4, 5], 4, 40) | {"return_generation_logits": True}
         branching.append(engine.start(prompt(5, 40), request_id="b", **given))
 
     Conducted(engine, prompt(6, 20), 20, {1: start, 6: lambda: engine.engine.stop("b")}).wait()
@@ -154,17 +145,17 @@ def test_a_stopped_call_returns_its_unfinished_branches(make_harness, kind):
 @pytest.mark.parametrize("kind", CACHES)
 def test_branches_use_at_most_half_of_the_tokens_per_step(make_harness, kind):
     engine = make_harness(kind, max_batch_tokens=16)
-    found = engine.call(prompt(1, 40), **asked([4, 5, 6], 10, 6)).last.branches
+    found = engine.call(prompt(1, 40), **branch_call([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 8
     with pytest.raises(RequestError, match=r"branch_counts is 15 \(max_batch_tokens\)"):
-        engine.start(prompt(1, 40), **asked([5] * 16, 1, 6))
+        engine.start(prompt(1, 40), **branch_call([5] * 16, 1, 6))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "paged llama"])
 def test_the_kv_cache_of_branches_is_freed_after_the_call(make_harness, kind):
     engine = make_harness(kind)
     for seed in range(3):
-        engine.call(prompt(seed, 40), **asked([4, 5, 6], 3, 6))
+        engine.call(prompt(seed, 40), **branch_call([4, 5, 6], 3, 6))
     engine.tokens(prompt(9, 9), 2)  # during this call, the engine drops earlier calls
     kinds = {type(thing) for thing in gc.get_objects()}
     assert not any(issubclass(kind, BranchKV) for kind in kinds)

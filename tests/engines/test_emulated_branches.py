@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from distributions import is_share
 from emulated import emulated, pair
-from engine_harness import GREEDY, prompt
+from engine_harness import GREEDY, branch_call, prompt
 from virtual_timer import VirtualTimer
 
 from tandem.engines.emulated.engine import MS
@@ -20,21 +19,14 @@ SAMPLED = SamplingParams(temperature=1.0, seed=11)
 TRIALS = 300  # detects a hit rate of 0.6 instead of 0.4 in 99% of cases
 
 
-def asked(drafts, counts, output_len):
-    wanted = len(drafts) + 1
-    return {
-        "drafts": drafts,
-        "branch_counts": np.full(wanted, counts, np.int32),
-        "branch_output_len": np.full(wanted, output_len, np.int32),
-    }
-
-
 def ranks(draft, target, *, sampling=GREEDY) -> list[int]:
     """Return, per trial, the target token's rank (from 0) in the draft's guesses, or -1."""
     found = []
     for seed in range(TRIALS):
         ids = prompt(seed, 12)
-        guesses = draft.call(ids, sampling=sampling, **asked([], 16, 1)).last.branches.outcomes
+        guesses = draft.call(
+            ids, sampling=sampling, **branch_call([], 16, 1)
+        ).last.branches.outcomes
         said = target.tokens(ids, 1, sampling=sampling)[0]
         found.append(next((i for i, x in enumerate(guesses[:, 1].tolist()) if x == said), -1))
     return found
@@ -63,7 +55,9 @@ def test_alternatives_are_distinct_and_not_banned():
     banned = Words.of(*([token] for token in range(2, 131, 2)))
     for seed in range(30):
         found = draft.call(
-            prompt(seed, 12), sampling=replace(GREEDY, bad_words=banned), **asked([101], 12, 1)
+            prompt(seed, 12),
+            sampling=replace(GREEDY, bad_words=banned),
+            **branch_call([101], 12, 1),
         )
         outcomes = [tuple(outcome) for outcome in found.last.branches.outcomes.tolist()]
         assert len(set(outcomes)) == len(outcomes) == 24
@@ -74,7 +68,7 @@ def test_alternatives_are_distinct_and_not_banned():
 def test_each_concurrent_row_lengthens_a_step():
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0, branch_slope=0.1, batch_slope=0.01)
-    draft.start(prompt(1, 9), **asked([4, 5], 3, 6))  # 9 rows
+    draft.start(prompt(1, 9), **branch_call([4, 5], 3, 6))  # 9 rows
     draft.start(prompt(2, 9), 1)  # another call: the branches add 8 rows
     timer.advance()
     assert timer.now_ns() == pytest.approx(10 * (1 + 0.01 + 0.8) * MS)
@@ -89,9 +83,9 @@ def test_each_concurrent_row_lengthens_a_step():
 def test_a_stop_returns_the_branch_tokens_finished_so_far(passed_ms, tokens):
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0)
-    whole = emulated(role="draft").call(prompt(1, 9), **asked([4, 5], 3, 6)).last.branches
+    whole = emulated(role="draft").call(prompt(1, 9), **branch_call([4, 5], 3, 6)).last.branches
     logits = {"return_generation_logits": True}
-    pending = draft.start(prompt(1, 9), request_id="x", **logits, **asked([4, 5], 3, 6))
+    pending = draft.start(prompt(1, 9), request_id="x", **logits, **branch_call([4, 5], 3, 6))
     timer.pass_ns(passed_ms * MS)
     draft.engine.stop("x")
     outcome = pending.wait()
@@ -110,6 +104,6 @@ def test_a_stop_returns_the_branch_tokens_finished_so_far(passed_ms, tokens):
 
 def test_branches_are_limited_by_the_kv_cache():
     engine = emulated(role="draft", kv_cache_tokens=128)
-    found = engine.call(prompt(1, 20), **asked([4, 5], 20, 6)).last.branches
+    found = engine.call(prompt(1, 20), **branch_call([4, 5], 20, 6)).last.branches
     assert len(found.lengths) == 128 // 6
     assert found.outcomes[:, 0].tolist() == [0] * 7 + [1] * 7 + [2] * 7

@@ -14,6 +14,7 @@ from checkpoints import LLAMA, write_adapter_of, write_empty
 from engine_harness import GREEDY, Harness
 from error_lines import error_line
 from live_triton import eventually
+from model_configs import model_config
 
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.llmapi.load import load
@@ -77,8 +78,7 @@ def start(package, tmp_path):
             "kv_cache_tokens": "4096",
             **parameters,
         }
-        config = {name: {"string_value": value} for name, value in given.items()}
-        engine = load({"name": "target", "parameters": config}, Path())
+        engine = load(model_config(given), Path())
         made.append(engine)
         return Harness(engine)
 
@@ -548,6 +548,5 @@ def test_a_failed_start_is_reported_in_one_line(start, tmp_path):
 
 def test_the_error_for_a_missing_package_says_how_to_fix_it(tmp_path):
     config = {"model": "x", "vocab_size": "9", "max_seq_len": "9", "kv_cache_tokens": "9"}
-    parameters = {name: {"string_value": value} for name, value in config.items()}
     with pytest.raises(LoadError, match=r"can't import .*pip install tensorrt-llm"):
-        load({"parameters": parameters}, tmp_path)
+        load(model_config(config), tmp_path)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from adapters import SOME, generate, write_adapters
 from checkpoints import write_adapter
-from engine_harness import assert_same, prompt
+from engine_harness import assert_same, branch_call, prompt
 from error_lines import error_line
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -65,9 +64,7 @@ def test_drafts_are_verified_by_the_adapted_model(adapted):
 def test_branches_are_drafted_by_the_adapted_model(adapted):
     engine, models = adapted
     ids, drafts = prompt(5, 12), [4, 5]
-    counts, lengths = np.full(3, 2, np.int32), np.full(3, 4, np.int32)
-    asked = {"branch_counts": counts, "branch_output_len": lengths, "lora_task_id": 1}
-    found = engine.call(ids, drafts=drafts, **asked).last.branches
+    found = engine.call(ids, **branch_call(drafts, 2, 4), lora_task_id=1).last.branches
     assert len(found.outcomes) == 6
     for (accepted, token), row in zip(found.outcomes.tolist(), found.ids.tolist(), strict=True):
         context = [*ids, *drafts[:accepted], token]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from model_configs import model_config
 
 from tandem.contract import engine as tensors
 from tandem.engines.decoding import decode
@@ -221,10 +222,8 @@ def test_a_long_invalid_word_list_is_rejected_with_a_short_line():
 
 def test_nvidias_parameter_sets_the_default_of_exclude_input_in_output():
     assert excludes_input({})
-    assert not excludes_input(
-        {"parameters": {"exclude_input_in_output": {"string_value": "false"}}}
-    )
-    assert excludes_input({"parameters": {"exclude_input_in_output": {"string_value": "true"}}})
+    assert not excludes_input(model_config({"exclude_input_in_output": "false"}))
+    assert excludes_input(model_config({"exclude_input_in_output": "true"}))
 
 
 def test_a_batch_is_rejected():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated import emulated
-from engine_harness import GREEDY, VOCAB, Harness, prompt
+from engine_harness import GREEDY, VOCAB, Harness, branch_call, prompt
 from error_lines import error_line
 from masks import Grammar, masks
 from scale import first_of
@@ -287,12 +287,5 @@ def test_unused_mask_rows_are_ignored(engine):
 
 
 def test_calls_for_branches_reject_masks(engine):
-    counts = np.ones(2, np.int32)
     with pytest.raises(UnsupportedError, match="token_masks isn't supported with branch_counts"):
-        engine.start(
-            prompt(7, 9),
-            drafts=[4],
-            branch_counts=counts,
-            branch_output_len=counts,
-            token_masks=rows([4], [5]),
-        )
+        engine.start(prompt(7, 9), **branch_call([4], 1, 1), token_masks=rows([4], [5]))

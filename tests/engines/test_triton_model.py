@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import triton_python_backend_utils as stand_in
 from emulated import settings
+from model_configs import model_config, start_arguments
 from triton_python_backend_utils import Request, ResponseSender, TritonError
 
 from tandem.contract.errors import split_code
@@ -63,20 +64,10 @@ def begin(triton):
                 return engine or super().load_engine(model_config, folder)
 
         given = {"engine": "emulated", **encode(settings()), **parameters}
-        config = {
-            "name": "target",
-            "parameters": {name: {"string_value": value} for name, value in given.items()},
-            "model_transaction_policy": {"decoupled": decoupled},
-        }
+        policy = {"decoupled": decoupled}
+        config = model_config(given, name="target", model_transaction_policy=policy)
         model = Model()
-        model.initialize(
-            {
-                "model_name": "target",
-                "model_config": json.dumps(config),
-                "model_repository": "/nowhere/target",
-                "model_version": "1",
-            }
-        )
+        model.initialize(start_arguments(config, Path("/nowhere/target")))
         made.append(model)
         return model
 

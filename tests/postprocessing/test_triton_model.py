@@ -1,10 +1,9 @@
 """As a Triton model, `postprocessing` answers each request of a batch separately."""
 
-import json
-
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
+from model_configs import model_config, start_arguments
 from tokenizer_kinds import byte_level, write
 
 from tandem.contract.model_parameters import encode
@@ -19,15 +18,8 @@ IDS = byte_level().encode("The dog").ids
 def model(tmp_path, monkeypatch):
     monkeypatch.setattr(pb_utils.Logger, "lines", [])
     write(byte_level(), tmp_path / "1" / "tokenizer")
-    parameters = {key: {"string_value": value} for key, value in encode(SETTINGS).items()}
     made = PostprocessingModel()
-    made.initialize(
-        {
-            "model_config": json.dumps({"name": "tokenizer", "parameters": parameters}),
-            "model_repository": str(tmp_path),
-            "model_version": "1",
-        }
-    )
+    made.initialize(start_arguments(model_config(encode(SETTINGS)), tmp_path))
     return made
 
 

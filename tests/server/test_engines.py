@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from entries import ask_one
+from entries import ask_one, infer_input
 from tritonclient import grpc
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 
 from tandem.contract import engine
 from tandem.engines.shared_logits import read_shared_logits
@@ -37,12 +37,10 @@ def request(**values):
         "request_output_len": [LENGTH],
         "exclude_input_in_output": [True],
     }
-    tensors = []
-    for name, value in (given | values).items():
-        row = np.array([value], TYPES.get(name, np.int32))
-        tensors.append(grpc.InferInput(name, row.shape, np_to_triton_dtype(row.dtype)))
-        tensors[-1].set_data_from_numpy(row)
-    return tensors
+    return [
+        infer_input(name, np.array([value], TYPES.get(name, np.int32)))
+        for name, value in (given | values).items()
+    ]
 
 
 def tokens_of(result):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as client
+from entries import infer_input
 from error_lines import error_line
 from live_triton import alive, eventually, leftovers, triton_of, write_model
 from scale import first_of
@@ -81,8 +82,7 @@ def test_the_startup_timeout_error_names_models_that_are_not_ready(models):
 def ask(server):
     """Send a 7 to the echo model, and return its answer."""
     with client.InferenceServerClient(server.grpc_url) as connection:
-        sent = client.InferInput("X", [1, 1], "INT32")
-        sent.set_data_from_numpy(np.full((1, 1), 7, np.int32))
+        sent = infer_input("X", np.full((1, 1), 7, np.int32))
         return connection.infer("echo", [sent]).as_numpy("Y").item()
 
 

@@ -7,9 +7,8 @@ all_models/inflight_batcher_llm/tensorrt_llm_bls. Both may expect the prompt in 
 
 import numpy as np
 import pytest
-from entries import ask_one
+from entries import ask_one, infer_input
 from tritonclient import grpc
-from tritonclient.utils import np_to_triton_dtype
 
 PROMPT = "def add(a, b):"
 LENGTH = 40
@@ -36,10 +35,7 @@ def client(emulated):
 
 def call(client, model, arrays):
     """Call a model without naming outputs, like NVIDIA's client."""
-    inputs = []
-    for name, array in arrays.items():
-        inputs.append(grpc.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)))
-        inputs[-1].set_data_from_numpy(array)
+    inputs = [infer_input(name, array) for name, array in arrays.items()]
     return client.infer(model, inputs, request_id="1")
 
 

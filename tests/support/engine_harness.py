@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,6 +95,19 @@ class Harness:
 def prompt(seed: int, length: int) -> list[int]:
     """Return ``length`` random token ids."""
     return np.random.default_rng(seed).integers(2, VOCAB, length).tolist()
+
+
+def branch_call(drafts: list[int], counts, output_len) -> dict[str, Any]:
+    """Return the options of a call for branches.
+
+    counts, output_len: one value, or one per accepted length.
+    """
+    wanted = len(drafts) + 1
+    return {
+        "drafts": drafts,
+        "branch_counts": np.full(wanted, counts, np.int32),
+        "branch_output_len": np.full(wanted, output_len, np.int32),
+    }
 
 
 def emitted(sampler: TorchSampler, logits, text: list[int], drafts: list[int]) -> list[int]:

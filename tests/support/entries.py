@@ -79,8 +79,12 @@ def tensor(name, values):
     if rows.dtype == object:
         encoded = [[v if isinstance(v, bytes) else v.encode() for v in row] for row in rows]
         rows = np.array(encoded, object)
-    made = client.InferInput(name, rows.shape, np_to_triton_dtype(rows.dtype))
-    made.set_data_from_numpy(rows)
+    return infer_input(name, rows)
+
+
+def infer_input(name, array):
+    made = client.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+    made.set_data_from_numpy(array)
     return made
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from model_configs import model_config
 from numpy.typing import NDArray
 from virtual_timer import VirtualTimer
 
@@ -106,5 +107,5 @@ def run(row: PublishedPair, answers: int) -> float:
 
 
 def _settings_of(planned: EnginePlan) -> EmulatedSettings:
-    given = {name: {"string_value": value} for name, value in planned.parameters.items()}
-    return decode(EmulatedSettings, without_common_parameters({"parameters": given}))
+    config = model_config(planned.parameters)
+    return decode(EmulatedSettings, without_common_parameters(config))

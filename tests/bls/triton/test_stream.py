@@ -1,6 +1,5 @@
 """The stream entry has prompts tokenized, decodes them, and returns text."""
 
-import json
 import threading
 from dataclasses import replace
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from client_inputs import INPUTS, array
 from live_triton import eventually
+from model_configs import model_config, start_arguments
 from scripted import SETTINGS, with_engines
 from tokenizer_kinds import byte_level, write
 
@@ -90,18 +90,9 @@ def submit(pb, models, tmp_path):
     settings = replace(
         with_engines(SETTINGS, target=target), draft=None, max_queue_bytes=QUEUE_BYTES
     )
-    parameters = {name: {"string_value": value} for name, value in encode(settings).items()}
-    config = {"name": "s", "parameters": parameters, "instance_group": [{"count": 1}]}
+    config = model_config(encode(settings), name="bls_stream", instance_group=[{"count": 1}])
     entry = StreamEntry()
-    entry.initialize(
-        {
-            "model_name": "bls_stream",
-            "model_instance_name": "bls_stream_0",
-            "model_repository": str(tmp_path),
-            "model_version": "1",
-            "model_config": json.dumps(config),
-        }
-    )
+    entry.initialize(start_arguments(config, tmp_path))
 
     def send(**values):
         sender = models.sender = pb.ResponseSender()
