@@ -3,9 +3,9 @@
 import builtins
 import re
 import typing
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 from pydantic import BaseModel
 
 from tandem.bls.metrics import names as metric_names
@@ -20,7 +20,6 @@ from tandem.tools.commands.gateway_options import KEY_VARIABLE
 from tandem.tools.profiles.engines.torch import TorchTarget
 from tandem.tools.profiles.profile import Profile
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),

@@ -5,9 +5,10 @@ import re
 from functools import cache
 from pathlib import Path
 
+from paths import ROOT
+
 from tandem.tools.commands.command_line import COMMANDS
 
-ROOT = Path(__file__).resolve().parent.parent
 TRITON = {"triton_python_backend_utils", "c_python_backend_utils", "tritonclient"}
 # Packages and their allowed imports. A module belongs to the longest matching package.
 ARROWS = {

@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 ANY_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 pytestmark = pytest.mark.heavy
 GRPC = re.compile(r"grpc\D*(127\.0\.0\.1:\d+)", re.IGNORECASE)

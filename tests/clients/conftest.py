@@ -13,9 +13,9 @@ from typing import NamedTuple
 import openai
 import pytest
 from openai.types import Completion
+from paths import ROOT
 from up import gateway_of, read_greeting, up
 
-ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / ".venv" / "clients"
 API_KEY = "key-of-the-clients"
 PROMPT = "def main():"

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import yaml
 from http_server import http_server, send
+from paths import ROOT
 
 from tandem.guides.library import REQUIREMENT
 from tandem.tools.cli import main
 from tandem.tools.commands.gateway import add_options as add_gateway_options
 from tandem.tools.triton.install import find_triton
 
-ROOT = Path(__file__).resolve().parents[2]
 PROBE = "deploy/helm/tandem/files/health.py"
 IMAGES = ["Dockerfile", "Dockerfile.cpu"]
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from distributions import fits, is_share
 from emulated import ALPHA, END, accepted, emulated, pair, settings
 from engine_harness import VOCAB, prompt
+from paths import ROOT
 from scale import first_of
 
 from tandem.engines.emulated.language import Language
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.request import SamplingParams
 
-ROOT = Path(__file__).resolve().parents[2]
 WIDE = {"vocab_size": 4096, "high_id": 4000, "max_seq_len": 4096}
 TRIALS = 400  # detects a probability of 0.65 instead of 0.8 in 99% of cases
 

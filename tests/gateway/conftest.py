@@ -6,11 +6,11 @@ import shutil
 import threading
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
-from pathlib import Path
 
 import httpx2
 import openai
 import pytest
+from paths import TOKENIZER
 from scripted_triton import ScriptedTriton, statistics
 
 from tandem.gateway import app as gateway
@@ -19,7 +19,6 @@ from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
-DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 BODIES = {CHATS: {"messages": [{"role": "user", "content": "hi"}]}, COMPLETIONS: {"prompt": "hi"}}
 TEMPLATE = (
@@ -46,7 +45,7 @@ async def event_loop_of_all(anyio_backend):
 def tokenizer_folder(tmp_path_factory):
     """The demo's tokenizer, with a chat template."""
     folder = tmp_path_factory.mktemp("tokenizer") / "demo"
-    shutil.copytree(DEMO, folder)
+    shutil.copytree(TOKENIZER, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder
 

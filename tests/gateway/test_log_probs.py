@@ -7,6 +7,7 @@ import pytest
 import tokenizer_kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import TOKENIZER
 from scripted import Draft, Target, Writes, decoded_by, decoding_of, ids, play, request_of
 from scripted_triton import detokenizer, joined, origins, statistics
 from tokenizers import Tokenizer, processors
@@ -20,7 +21,7 @@ from tandem.gateway.protocol.requests import CompletionRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
-from .conftest import DEMO, events, loaded_tokenizer
+from .conftest import events, loaded_tokenizer
 
 pytestmark = pytest.mark.anyio
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -157,7 +158,7 @@ async def test_log_probs_end_where_a_stop_string_cuts_the_text(post, triton, pat
     """Each choice has the tokens of its text. The last token is cut like the text."""
     stop, text = cut
     pieces = [" 2", ",", " 3", ",", " 1"]
-    encode = partial(loaded_tokenizer(DEMO).encode, add_special_tokens=False)
+    encode = partial(loaded_tokenizer(TOKENIZER).encode, add_special_tokens=False)
     tokens = [encode(piece)[0] for piece in pieces]
 
     def chunk(text, begin, end, **last):
@@ -205,7 +206,7 @@ STOPS = st.lists(WRITTEN, max_size=2)
 @settings(max_examples=50)
 @given(text=WRITTEN, stops=STOPS, accepted=st.lists(st.booleans(), min_size=1))
 def test_joined_tokens_equal_the_text_for_any_stops_and_chunks(text, stops, accepted):
-    tokenizer = loaded_tokenizer(DEMO)
+    tokenizer = loaded_tokenizer(TOKENIZER)
     tokens = tokenizer.encode(text, add_special_tokens=False)
     chunks = written(tokens, tuple(stops), tuple(accepted))
     for arrived in (chunks, [joined(chunks)]):
@@ -219,7 +220,7 @@ def test_joined_tokens_equal_the_text_for_any_stops_and_chunks(text, stops, acce
 @settings(max_examples=50)
 @given(text=WRITTEN, stops=STOPS, cut=st.integers(1, 5))
 def test_joined_tokens_of_an_echo_and_its_answer_equal_the_text(text, stops, cut):
-    tokenizer = loaded_tokenizer(DEMO)
+    tokenizer = loaded_tokenizer(TOKENIZER)
     tokens = tokenizer.encode(text + "zz", add_special_tokens=False)
     prompt, answer = tokens[:cut], tokens[cut:] or tokens[-1:]
     first, *later = written(answer, tuple(stops), (True, False), prompt=prompt)

@@ -1,9 +1,9 @@
 """Anthropic's /v1/messages gives the output of a chat in content blocks and named events."""
 
 import json
-from pathlib import Path
 
 import pytest
+from paths import TEMPLATES
 from pydantic import TypeAdapter
 from scripted_triton import HELLO, statistics
 
@@ -13,7 +13,6 @@ from tandem.gateway.triton.backend import ResponseChunk
 from .conftest import named_events
 
 pytestmark = pytest.mark.anyio
-TEMPLATES = Path(__file__).parents[1] / "data" / "chat_templates"
 TOOLS = TEMPLATES / "tools.jinja"
 PATH = "/v1/messages"
 USER = {"role": "user", "content": "hi"}

@@ -1,18 +1,18 @@
 """Reasoning is separated from the answer, no matter how the text is split into chunks."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import TEMPLATES
 
 from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.protocol.messages import Message
 
 from .conftest import events
 
-TEMPLATE = Path(__file__).parents[1] / "data" / "chat_templates" / "thinking.jinja"
+TEMPLATE = TEMPLATES / "thinking.jinja"
 
 
 def split(chunks, *, begun=False):

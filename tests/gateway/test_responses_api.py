@@ -1,10 +1,10 @@
 """OpenAI's /v1/responses gives the output of a chat in items and named events."""
 
 import json
-from pathlib import Path
 
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
+from paths import TEMPLATES
 from pydantic import TypeAdapter
 from scripted_triton import HELLO
 
@@ -13,7 +13,6 @@ from tandem.gateway.errors import ApiError
 from .conftest import named_events
 
 pytestmark = pytest.mark.anyio
-TEMPLATES = Path(__file__).parents[1] / "data" / "chat_templates"
 PATH = "/v1/responses"
 EVENT = TypeAdapter(ResponseStreamEvent)
 ADD = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}

@@ -2,16 +2,16 @@
 
 import json
 from functools import partial
-from pathlib import Path
 
 import openai
 import pytest
 from matching import PLAIN, Matcher, tokenizer_with
+from paths import TEMPLATES
 from pydantic import BaseModel
 
 from .conftest import events
 
-TEMPLATE = Path(__file__).parents[1] / "data" / "chat_templates" / "tools.jinja"
+TEMPLATE = TEMPLATES / "tools.jinja"
 CHATS = "/v1/chat/completions"
 USER = {"role": "user", "content": "Is it warm?"}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import ROOT
 from tokenizer_kinds import KINDS, byte_level, write
 
 from tandem.contract import preprocessing as tensors
@@ -15,7 +16,6 @@ from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.preprocessor import Preprocessor, TokenizerSettings
 
 WIDTH = 512
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def strings(*rows):

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from benchmarks import faulty
 from live_triton import KilledServer
+from paths import ROOT
 from tokenizers import Tokenizer
 
 from tandem.gateway import server as gateway_server
@@ -23,7 +24,6 @@ from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
 
-ROOT = Path(__file__).resolve().parents[2]
 EMULATED_ZERO = ROOT / "profiles" / "emulated-zero.yaml"
 MAX_POOL_TOKENS = 10_000
 CHAT_TEMPLATE = (

@@ -6,14 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from tandem.tools import cli
 from tandem.tools.commands.command_line import read
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NO_CODE = {"text", "yaml", "toml", "mermaid"}

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from checkpoints import write_tokenizer
+from paths import PROFILES
 
 # layers, hidden size, heads, KV heads, head size, MLP size, vocabulary size, positions, tied
 SIZES = {
@@ -15,7 +16,6 @@ SIZES = {
     "Llama-2-7b-hf": (32, 4096, 32, 32, 128, 11008, 32000, 4096, False),
     "Llama-2-13b-hf": (40, 5120, 40, 40, 128, 13824, 32000, 4096, False),
 }
-PROFILES = Path(__file__).resolve().parents[2] / "profiles"
 TENSORRT_PROFILES = sorted(
     path.stem for path in PROFILES.glob("*.yaml") if "kind: tensorrtllm" in path.read_text()
 )

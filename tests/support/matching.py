@@ -4,15 +4,14 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
+from paths import TOKENIZER
 from tokenizers import AddedToken, Tokenizer
 
 from tandem.contract.guide import Guide
 from tandem.guides.grammar import make_grammar
 
-DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer" / "tokenizer.json"
 END = 0  # <|endoftext|>
 # Kinds of markers: plain text, added tokens, and special tokens, which answers omit.
 PLAIN, ADDED, SPECIAL = "plain", "added", "special"
@@ -21,7 +20,7 @@ PLAIN, ADDED, SPECIAL = "plain", "added", "special"
 @lru_cache
 def tokenizer_with(kind: str, *markers: str) -> Tokenizer:
     """Return the demo's tokenizer with added markers of one kind."""
-    made = Tokenizer.from_str(DEMO.read_text())
+    made = Tokenizer.from_str((TOKENIZER / "tokenizer.json").read_text())
     if kind != PLAIN:
         tokens = [AddedToken(marker, special=kind == SPECIAL) for marker in markers]
         (made.add_special_tokens if kind == SPECIAL else made.add_tokens)(tokens)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from model_configs import model_config
 from numpy.typing import NDArray
+from paths import ROOT
 from virtual_timer import VirtualTimer
 
 from tandem.contract.model_parameters import decode
@@ -24,7 +25,6 @@ from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 
-ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = json.loads((ROOT / "tests" / "data" / "published_rows.json").read_text())
 PROMPT_LEN = 64
 ANSWER_LEN = 500

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncGenerator, Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
+
+from paths import TOKENIZER
 
 from tandem.contract.entry import KINDS
 from tandem.contract.tensor import Tensor
@@ -17,7 +18,6 @@ from tandem.gateway.triton.backend import Inputs, ResponseChunk
 from tandem.postprocessing.detokenizer import Detokenizer, make_detokenizer
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
 FACTS = LoopFacts(
     preprocessing_model="preprocessing",
     postprocessing_model="postprocessing",
@@ -141,7 +141,7 @@ class ScriptedTriton:
 @functools.cache
 def detokenizer() -> Detokenizer:
     """Return the demo's detokenizer, which omits special tokens."""
-    return make_detokenizer(load_tokenizer(DEMO), skip_special_tokens=True)
+    return make_detokenizer(load_tokenizer(TOKENIZER), skip_special_tokens=True)
 
 
 def joined(chunks: Sequence[Any]) -> ResponseChunk:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 from engine_harness import END, VOCAB, Harness
+from paths import ROOT
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.settings import VllmSettings
 
-ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("TANDEM_VLLM_PYTHON", str(ROOT / ".venv" / "vllm" / "bin" / "python"))
 
 

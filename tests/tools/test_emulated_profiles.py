@@ -1,15 +1,13 @@
 """Emulated profiles use published speeds, and errors in emulated profiles are reported."""
 
-from pathlib import Path
-
 import pytest
 import yaml
+from paths import PROFILES
 from profile_files import load
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
-PROFILES = Path(__file__).resolve().parents[2] / "profiles"
 LANGUAGE = {"alpha": 0.8}
 
 

@@ -3,13 +3,11 @@
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from paths import TOKENIZER
 
 from tandem.tools.cli import main
-
-TOKENIZER = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
 
 
 @pytest.mark.parametrize(

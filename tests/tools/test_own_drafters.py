@@ -1,9 +1,8 @@
 """Profiles and commands support custom drafters."""
 
-from pathlib import Path
-
 import pytest
 from error_lines import error_line
+from paths import ROOT
 from profile_files import engines, load, profile
 
 from tandem.tools import cli as command
@@ -11,7 +10,6 @@ from tandem.tools.benchmark.measured_server import measured_server
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import repository
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = (ROOT / "examples" / "drafters" / "repeat.py").read_text()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from checkpoints import write_empty, write_tokenizer
 from google.protobuf import text_format
+from paths import ROOT
 from profile_files import load, profile
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -17,8 +18,6 @@ from tandem.contract import model_parameters
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def plan(folder):

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 import small_guides
-from matching import ADDED, DEMO, PLAIN, SPECIAL, Matcher, tokenizer_with, tokens_apart
+from matching import ADDED, PLAIN, SPECIAL, Matcher, tokenizer_with, tokens_apart
+from paths import TOKENIZER
 
 from tandem.gateway.errors import ApiError
 from tandem.gateway.guides.answer import answer_guide
@@ -36,7 +37,7 @@ def asked(tmp_path):
     """A function that returns the guide of a chat, and a function that creates its matcher."""
 
     def made(template, *, kind=ADDED, ends="", skips=False, opens=False, **given):
-        shutil.copytree(DEMO.parent, tmp_path, dirs_exist_ok=True)
+        shutil.copytree(TOKENIZER, tmp_path, dirs_exist_ok=True)
         known = tokenizer_with(kind, *MARKERS)
         (tmp_path / "tokenizer.json").write_text(known.to_str())
         (tmp_path / "chat_template.jinja").write_text(f"{template}{ends}")

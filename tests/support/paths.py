@@ -1,0 +1,8 @@
+"""Folders of the repository that tests read."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROFILES = ROOT / "profiles"
+TOKENIZER = ROOT / "demo" / "tokenizer"
+TEMPLATES = ROOT / "tests" / "data" / "chat_templates"
