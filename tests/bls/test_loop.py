@@ -14,6 +14,7 @@ from scripted import (
     Draft,
     Health,
     Language,
+    Reports,
     Says,
     Target,
     decoding_of,
@@ -193,13 +194,10 @@ def test_draft_calls_with_logits_have_no_stop_ids():
 
 
 def test_a_draft_is_cut_after_an_end_of_sequence():
-    class Ends(Draft):
-        def answers(self, call):
-            yield next(super().answers(call))._replace(tokens=ids(1, END, 3, 4))
-
     language = Language(end_every=10**9)
     target = Target(language)
-    play(decoding_of(request_of()), target, Ends(language))
+    draft = Reports(Draft(language), tokens=ids(1, END, 3, 4))
+    play(decoding_of(request_of()), target, draft)
     assert target.calls[0].draft.tokens.tolist() == [1, END]
 
 
@@ -254,14 +252,11 @@ def test_a_failed_target_call_fails_the_request():
 
 
 def test_a_verification_that_returns_too_many_tokens_is_an_error():
-    class Overflows(Target):
-        def answers(self, call):
-            yield next(super().answers(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
-
+    target = Reports(Target(Language()), tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
     with pytest.raises(
         EngineCallError, match="after 4 draft tokens it must return between 1 and 5 tokens; got 8"
     ):
-        play(decoding_of(request_of()), Overflows(Language()), Draft(Language()))
+        play(decoding_of(request_of()), target, Draft(Language()))
 
 
 def test_draft_calls_respect_the_max_seq_len_of_the_draft_engine():

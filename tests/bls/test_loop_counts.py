@@ -6,6 +6,7 @@ from scripted import (
     ENDLESS,
     Draft,
     Language,
+    Reports,
     Says,
     Target,
     decoding_of,
@@ -25,12 +26,8 @@ def test_a_call_that_returns_only_the_end_is_not_a_round():
 
 
 def test_the_target_time_of_an_empty_answer_is_counted():
-    class Slow(Target):
-        def answers(self, call):
-            yield next(super().answers(call))._replace(engine_seconds=0.25)
-
     decoding = decoding_of(request_of(drafter="none"))
-    play(decoding, Slow(Says(at=3)))
+    play(decoding, Reports(Target(Says(at=3)), engine_seconds=0.25))
     assert decoding.statistics.target_seconds == 0.25
 
 
@@ -83,16 +80,9 @@ def test_draft_tokens_after_an_accepted_end_are_not_counted(end_at, accepted):
 
 
 def test_engine_seconds_are_summed_per_engine():
-    class Works(Target):
-        def answers(self, call):
-            yield next(super().answers(call))._replace(engine_seconds=0.5)
-
-    class Thinks(Draft):
-        def answers(self, call):
-            yield next(super().answers(call))._replace(engine_seconds=0.25)
-
     decoding = decoding_of(request_of(max_tokens=10))
-    play(decoding, Works(ENDLESS), Thinks(ENDLESS))
+    draft = Reports(Draft(ENDLESS), engine_seconds=0.25)
+    play(decoding, Reports(Target(ENDLESS), engine_seconds=0.5), draft)
     assert decoding.statistics.num_rounds == 2
     assert decoding.statistics.target_seconds == 1.0
     assert decoding.statistics.draft_seconds == 0.5

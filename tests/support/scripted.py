@@ -162,6 +162,17 @@ def said(
     return EngineResult(ids(*new))
 
 
+class Reports:
+    """An engine whose results have the given fields, and the other fields of another engine."""
+
+    def __init__(self, engine, **fields: Any) -> None:
+        self._engine, self._fields = engine, fields
+
+    def answers(self, call: EngineCall) -> Iterator[EngineResult]:
+        for result in self._engine.answers(call):
+            yield result._replace(**self._fields)
+
+
 @dataclass
 class Draft:
     """A draft engine that follows a script.

@@ -28,18 +28,7 @@ def test_documented_config_strings_are_parsed(config, text, parts):
     [
         *(
             (text, "must have the form [draft_len, draft_devices, target_devices, use_logits]; got")
-            for text in (
-                "",
-                "4",
-                "[4,[0],[1],True",
-                "(4,[0],[1],True)",
-                "[4,[0],[1]]",
-                "[10,2,[0]]",
-            )
-        ),
-        (
-            "[4,[0],[1],print()]",
-            "must have the form [draft_len, draft_devices, target_devices, use_logits]; got",
+            for text in ("", "4", "(4,[0],[1],True)", "[4,[0],[1]]", "[4,[0],[1],print()]")
         ),
         (
             "[0,[0],[1],True]",

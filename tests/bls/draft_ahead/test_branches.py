@@ -13,6 +13,7 @@ from scripted import (
     SETTINGS,
     BranchingDraft,
     Health,
+    Reports,
     Target,
     decoding_of,
     expected,
@@ -191,13 +192,9 @@ def test_branches_respect_ends_of_sequence_min_tokens_and_context_limits():
 
 
 def test_auto_with_drafting_ahead_does_not_change_the_output():
-    class TimedTarget(Target):
-        def answers(self, call):
-            answer = next(super().answers(call))
-            yield answer._replace(seconds=0.02)
-
     request = request_of(draft_len=AUTO, max_draft_len=8, end_ids=(), max_tokens=100)
     decoding = decoding_of(request, AHEAD)
-    play(decoding, TimedTarget(ENDLESS, ()), BranchingDraft(ENDLESS, agrees=7))
+    target = Reports(Target(ENDLESS, ()), seconds=0.02)
+    play(decoding, target, BranchingDraft(ENDLESS, agrees=7))
     assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]
     assert decoding.statistics.ahead.num_hits > 0

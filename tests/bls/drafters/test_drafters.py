@@ -10,6 +10,7 @@ from scripted import (
     Draft,
     Health,
     Language,
+    Reports,
     Target,
     decoding_of,
     expected,
@@ -173,13 +174,8 @@ def test_an_engine_that_drafts_by_itself_decodes_in_a_single_call():
 
 
 def test_drafts_made_inside_the_engine_are_counted_as_drafter_engine():
-    class Speculates(Target):
-        def answers(self, call):
-            answer = next(super().answers(call))
-            yield answer._replace(num_draft_tokens=40, num_accepted_tokens=20)
-
     decoding = decoding_of(request_of("engine", max_tokens=30))
-    play(decoding, Speculates(ENDLESS))
+    play(decoding, Reports(Target(ENDLESS), num_draft_tokens=40, num_accepted_tokens=20))
     assert decoding.statistics.num_rounds == 10
     assert decoding.statistics.by_drafter["engine"].draft_acceptance_rate == 0.5
 
@@ -415,12 +411,7 @@ def test_missing_draft_logits_are_reported_and_do_not_change_the_output():
     health = Health()
     request = request_of("draft_model", use_draft_logits=True)
     decoding = decoding_of(request, health=health)
-
-    class Forgets(Draft):
-        def answers(self, call):
-            yield next(super().answers(call))._replace(draft_logits=None)
-
-    play(decoding, Target(ENDLESS), Forgets(ENDLESS))
+    play(decoding, Target(ENDLESS), Reports(Draft(ENDLESS), draft_logits=None))
     assert decoding.statistics.num_drafter_failures == health.rejections == 1
     assert health.errors == [
         "model 'draft' failed: generation_logits are missing from its response"
