@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import tokenizer_kinds
 from hostile_guides import CRASHING, ENDLESS, large
+from live_triton import alive, eventually
 from small_guides import END, matcher
 
 from tandem.contract.guide import Guide
@@ -21,7 +21,6 @@ from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, GuideUndecided
 from tandem.guides.worker import Worker
 
-SECONDS = 30
 SMALL = Guide("regex", "[a-z]+")
 HEAVY = Guide(*ENDLESS["all patterns"])
 
@@ -52,13 +51,6 @@ def children(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def until(condition):
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @contextmanager
 def compiling(worker, monkeypatch):
     """Compile a heavy guide for up to a minute, until the context ends.
@@ -78,7 +70,7 @@ def compiling(worker, monkeypatch):
     pid = worker._process.pid
     thread = threading.Thread(target=compile_heavy)
     thread.start()
-    until(lambda: children(pid))
+    assert eventually(lambda: children(pid))
     [copy] = children(pid)
     yield pid, copy, failed
     if alive(copy):
@@ -159,22 +151,14 @@ def test_guides_are_compiled_after_a_worker_was_killed(worker):
         assert worker.try_out(SMALL).grammar
         pid = worker._process.pid
         os.kill(pid, signal.SIGKILL)
-        until(lambda pid=pid: not alive(pid))
-
-
-def alive(pid):
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+        assert eventually(lambda pid=pid: not alive(pid))
 
 
 @pytest.mark.parametrize("which", ["worker", "copy"])
 def test_a_guide_whose_process_was_killed_can_be_retried(worker, which, monkeypatch):
     with compiling(worker, monkeypatch) as (pid, copy, failed):
         os.kill(copy if which == "copy" else pid, signal.SIGKILL)
-        until(lambda: not alive(copy))
+        assert eventually(lambda: not alive(copy))
     assert failed == [GuideUndecided]
     assert worker.try_out(SMALL)
 
@@ -235,10 +219,10 @@ def test_workers_end_with_their_loop(tokenizer_dir):
     with loop(tokenizer_dir, SMALL, HEAVY) as process:
         assert process.stdout.readline() == "compiled\n"
         workers = children(process.pid)
-        until(lambda: any(map(children, workers)))
+        assert eventually(lambda: any(map(children, workers)))
         copies = [copy for pid in workers for copy in children(pid)]
         process.kill()
-    until(lambda: not any(map(alive, [*workers, *copies])))
+    assert eventually(lambda: not any(map(alive, [*workers, *copies])))
 
 
 MEMORY = r"""

@@ -22,6 +22,21 @@ REQUEST = Request(
 )
 
 
+class Held:
+    """Hold calls until they are released. kinds: the kinds of calls; ids: ids of the held calls."""
+
+    def __init__(self, *kinds):
+        self._kinds = kinds
+        self.ids = []
+        self.arrived, self.let_go = threading.Event(), threading.Event()
+
+    def __call__(self, kind, request_id):
+        if kind in self._kinds:
+            self.ids.append(request_id)
+            self.arrived.set()
+            assert self.let_go.wait(PATIENCE)
+
+
 class Engines:
     """A draft engine with branches and a target engine.
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 import triton_python_backend_utils as triton
-from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines
+from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines, Held
 from live_triton import eventually
 from receivers import Panic, Receiver
 from scripted import ENDLESS, decoding_of, expected
@@ -16,24 +16,9 @@ from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
 
 
-class Held:
-    """Hold calls with branches until they are released."""
-
-    def __init__(self):
-        self.ids = []
-        self.arrived = threading.Event()
-        self.let_go = threading.Event()
-
-    def __call__(self, kind, request_id):
-        if kind == "branches":
-            self.ids.append(request_id)
-            self.arrived.set()
-            assert self.let_go.wait(PATIENCE)
-
-
 @pytest.fixture
 def held():
-    holding = Held()
+    holding = Held("branches")
     yield holding
     holding.let_go.set()
 

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines
+from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines, Held
 from live_triton import eventually
 from scripted import ids
 
@@ -46,21 +46,10 @@ def test_stopping_drafting_ahead_before_its_start_prevents_all_calls(pb, monkeyp
     thread.close(lambda: None)
 
 
-class HeldDraft:
-    """Hold all calls until they are released."""
-
-    def __init__(self):
-        self.arrived, self.let_go = threading.Event(), threading.Event()
-
-    def __call__(self, kind, request_id):
-        self.arrived.set()
-        assert self.let_go.wait(PATIENCE)
-
-
 @pytest.fixture
 def working(pb):
     """Yield a thread in the first of two calls, with its clients, steps, result and hold."""
-    hold, steps, clients = HeldDraft(), Steps(2), EngineClients(AHEAD)
+    hold, steps, clients = Held("draft"), Steps(2), EngineClients(AHEAD)
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.start_if_free(clients, REQUEST)
     result = thread.begin(steps())
@@ -99,7 +88,7 @@ def test_the_stop_of_a_draft_ahead_call_is_repeated_until_it_ends(pb, working):
 @pytest.mark.parametrize("stopped", [False, True])
 def test_branches_of_a_stopped_draft_ahead_call_are_dropped(pb, stopped):
     """The stopped call was shorter than planned, so it would distort the measured times."""
-    hold = HeldDraft()
+    hold = Held("branches")
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.start_if_free(EngineClients(AHEAD), REQUEST)
     call = EngineCall("draft", REQUEST.prompt_ids, 4, 0, Draft(ids(4)), Branching((0, 1), (0, 2)))
