@@ -151,7 +151,7 @@ async def details_of(post, triton, *chunks):
     ]
 
 
-async def test_token_details_show_the_round_and_kind_of_each_token(post, triton):
+async def test_token_details_show_the_round_and_kind_of_each_token(post):
     body = {**PROMPT, "stream": True, "return_token_details": True}
     first, second = events(await post("/v1/completions", body))
     assert first["choices"][0]["token_details"] == [

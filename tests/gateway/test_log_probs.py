@@ -145,7 +145,7 @@ async def test_a_character_split_between_prompt_and_answer_is_complete(
     assert not triton.asked[0]["exclude_input_in_output"]
 
 
-async def test_an_echoed_prompt_ends_with_its_incomplete_character(ask, triton, tokenizer_folder):
+async def test_an_echoed_prompt_ends_with_its_incomplete_character(ask, tokenizer_folder):
     smile = loaded_tokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
     answer = await ask(prompt=[PROMPT[0], *smile[:2]], echo=True, max_tokens=0)
     assert answer["choices"][0]["text"] == "def\ufffd"

@@ -143,7 +143,7 @@ def test_a_profile_without_tensorrt_engines_has_nothing_to_build(embedded_profil
     assert "has no engine of kind 'tensorrtllm' to build" in capsys.readouterr().err
 
 
-def test_a_checkpoint_without_a_converter_is_rejected(shipped, models, tmp_path):
+def test_a_checkpoint_without_a_converter_is_rejected(shipped, models):
     path = shipped("llama-2-13b-prompt-lookup", {"Llama-2-13b-hf": "other"})
     config = json.loads((models / "Llama-2-13b-hf" / "config.json").read_text())
     other = models / "other"

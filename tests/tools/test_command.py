@@ -248,7 +248,7 @@ def test_rendering_into_a_read_only_folder_fails_with_one_line(closed, capsys):
     )
 
 
-def test_an_unreadable_cache_is_reported_in_one_line(closed, monkeypatch, capsys):
+def test_an_unreadable_cache_is_reported_in_one_line(closed, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
     monkeypatch.setattr(install, "SYSTEM_TRITON", Path("/no/triton"))
     for find in (install.find_triton, find_perf_analyzer):

@@ -142,7 +142,7 @@ def test_a_failing_hub_is_reported_in_one_line(served, status):
 
 
 @pytest.mark.parametrize("broken", ["closed", "failing", "offline"])
-def test_cached_models_load_without_the_hub(served, tmp_path, monkeypatch, broken):
+def test_cached_models_load_without_the_hub(served, monkeypatch, broken):
     from huggingface_hub import constants
 
     folder = HubModel(ID).find().checkpoint()

@@ -122,7 +122,7 @@ def test_a_call_is_not_stopped_before_it_is_interrupted(engine):
     assert engine.num_stops == 1
 
 
-def test_an_unexpected_error_in_the_loop_reaches_the_client(pb):
+def test_an_unexpected_error_in_the_loop_reaches_the_client():
     def steps():
         raise Panic("index out of bounds")
         yield

@@ -58,7 +58,7 @@ def test_counters_and_gauges_are_published(metrics, shown):
     assert shown("tandem_abandoned_calls", engine="target") == 3
 
 
-def test_counters_of_pool_drafts_start_at_zero_if_pools_are_enabled(pb, shown):
+def test_counters_of_pool_drafts_start_at_zero_if_pools_are_enabled(shown):
     Metrics("bls_stream", "0", ["prompt_lookup"]).publish(**GAUGES)
     with pytest.raises(KeyError):
         shown("spec_decode_num_drafts_total", drafter="lookup_pool")

@@ -17,7 +17,7 @@ from tandem.bls.triton.serving.request_state import fail_on_error
         (Cancelled(), []),
     ],
 )
-def test_the_client_gets_the_reason_for_a_failed_start(pb, error, lines):
+def test_the_client_gets_the_reason_for_a_failed_start(error, lines):
     messages = []
     with fail_on_error(SimpleNamespace(fail=lambda failure: messages.append(str(failure)))):
         raise error
