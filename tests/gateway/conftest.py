@@ -104,9 +104,7 @@ def rejected(post):
     """A function that sends a body, by default for a completion, and returns the error."""
 
     async def send(path=COMPLETIONS, **body):
-        response = await post(path, BODIES[path] | body)
-        assert response.status_code == 400, response.text
-        return response.json()["error"]
+        return error_of(await post(path, BODIES[path] | body))
 
     return send
 
@@ -182,6 +180,12 @@ def request(port, **body):
         if connection.sock:
             connection.sock.close()
         connection.close()
+
+
+def error_of(response):
+    """Return the error of a rejected request."""
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
 
 
 def events(response):

@@ -21,7 +21,7 @@ from tandem.gateway.protocol.requests import CompletionRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
-from .conftest import events, loaded_tokenizer
+from .conftest import error_of, events, loaded_tokenizer
 
 pytestmark = pytest.mark.anyio
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -402,8 +402,7 @@ STREAMED = {"prompt_logprobs": 1, "stream": True}
 )
 async def test_conflicting_fields_are_rejected(post, path, body, param):
     response = await post(path, body)
-    assert response.status_code == 400
-    error = response.json()["error"]
+    error = error_of(response)
     assert error["param"] == param
     assert error["message"].startswith(f"{param} needs ")
 

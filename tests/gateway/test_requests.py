@@ -9,7 +9,7 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol import fields
 from tandem.gateway.protocol.requests import CompletionRequest
 
-from .conftest import BODIES, CHATS, COMPLETIONS
+from .conftest import BODIES, CHATS, COMPLETIONS, error_of
 
 pytestmark = pytest.mark.anyio
 CHAT = BODIES[CHATS]
@@ -147,8 +147,7 @@ async def test_unsupported_fields_are_rejected(client):
             if name in CompletionRequest.model_fields:
                 path, body = "/v1/chat/completions", CHAT
             response = await opened.post(path, json={**body, name: "something"})
-            assert response.status_code == 400, response.text
-            error = response.json()["error"]
+            error = error_of(response)
             assert error["param"] == name
             assert error["code"] == "unsupported_field"
             assert error["message"] == f"{name} isn't supported: {field.why}"
@@ -245,8 +244,7 @@ async def test_numbers_that_are_not_finite_are_rejected(client, name, number):
     headers = {"content-type": "application/json"}
     async with client() as opened:
         response = await opened.post("/v1/completions", content=body, headers=headers)
-    assert response.status_code == 400
-    assert response.json()["error"]["message"].startswith(f"{name} must be a finite number")
+    assert error_of(response)["message"].startswith(f"{name} must be a finite number")
 
 
 @pytest.mark.parametrize(
@@ -264,8 +262,7 @@ async def test_numbers_that_are_not_finite_are_rejected(client, name, number):
 )
 async def test_unsupported_messages_are_rejected(post, messages, param):
     response = await post("/v1/chat/completions", {"messages": messages})
-    assert response.status_code == 400
-    assert response.json()["error"]["param"].startswith(param)
+    assert error_of(response)["param"].startswith(param)
 
 
 async def test_an_error_lists_every_invalid_message(rejected):
@@ -440,7 +437,6 @@ async def test_a_prompt_without_tokens_is_rejected(post, tokenizer_folder, tmp_p
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     body = {"prompt": ["hi", " "]}
     response = await post("/v1/completions", body, tokenizer=folder)
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
+    error = error_of(response)
     assert error["message"] == "prompt has no tokens; send at least one"
     assert error["param"] == "prompt"

@@ -10,7 +10,7 @@ from scripted_triton import HELLO
 
 from tandem.gateway.errors import ApiError
 
-from .conftest import named_events
+from .conftest import error_of, named_events
 
 pytestmark = pytest.mark.anyio
 PATH = "/v1/responses"
@@ -230,8 +230,7 @@ async def test_a_failed_stream_ends_with_its_error(post, triton):
 )
 async def test_errors_name_the_field_that_the_client_sent(post, given, param, message):
     response = await post(PATH, {"input": "hi"} | given)
-    assert response.status_code == 400
-    error = response.json()["error"]
+    error = error_of(response)
     assert error["param"] == param
     assert message in error["message"]
     assert "\n" not in error["message"]

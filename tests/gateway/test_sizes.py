@@ -18,6 +18,8 @@ from tandem.gateway.protocol.requests import (
 from tandem.gateway.tasks import LONG
 from tandem.gateway.tokenizer import ChatTokenizer
 
+from .conftest import error_of
+
 MANY = 1000
 HELLO = {"role": "user", "content": "hello"}
 PART = {"type": "text", "text": "x"}
@@ -73,8 +75,7 @@ async def test_deeply_nested_bodies_are_rejected(client, field, levels, begin, e
     headers = {"content-type": "application/json"}
     async with client() as opened:
         response = await opened.post("/v1/chat/completions", content=content, headers=headers)
-    assert response.status_code == 400
-    error = response.json()["error"]
+    error = error_of(response)
     assert error["message"] == f"{field} is nested more than {MAX_LEVELS} levels deep"
     assert error["code"] == "too_deep"
 
@@ -99,8 +100,7 @@ async def test_an_error_quotes_only_the_start_of_a_long_value(post, body):
 async def test_an_error_is_always_one_line(post, body):
     message = {"role": "user", "content": "x"}
     response = await post("/v1/chat/completions", {"messages": [message]} | body)
-    assert response.status_code == 400
-    error = response.json()["error"]
+    error = error_of(response)
     assert len(f"{error['message']}{error['param']}".splitlines()) == 1
 
 
@@ -140,8 +140,7 @@ async def test_an_unreadable_body_is_rejected(client, body, code):
     headers = {"content-type": "application/json"}
     async with client() as opened:
         response = await opened.post("/v1/completions", content=body, headers=headers)
-    assert response.status_code == 400
-    error = response.json()["error"]
+    error = error_of(response)
     assert (error["type"], error["code"]) == ("invalid_request_error", code)
     assert len(error["message"].splitlines()) == 1
 
@@ -172,11 +171,11 @@ async def test_text_above_the_limit_is_not_tokenized(client, triton, monkeypatch
 
         monkeypatch.setattr(ChatTokenizer, "_encode", staticmethod(encoded))
         response = await opened.post(path, json=body)
-    assert response.status_code == 400
-    message = response.json()["error"]["message"]
+    error = error_of(response)
+    message = error["message"]
     assert message.startswith("this model's maximum context length is 100 tokens; the prompt has ")
     assert message.endswith(" bytes, and the limit is 39")
-    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert error["code"] == "context_length_exceeded"
 
 
 @pytest.mark.anyio
@@ -190,8 +189,7 @@ async def test_text_at_the_limit_is_accepted(post, triton):
 async def test_prompt_ids_over_the_limit_are_not_decoded(post, monkeypatch):
     monkeypatch.setattr(ChatTokenizer, "decode", lambda *_: pytest.fail("decoded"))
     response = await post("/v1/completions", {"prompt": [5] * 101, "echo": True})
-    assert response.status_code == 400
-    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert error_of(response)["code"] == "context_length_exceeded"
 
 
 @pytest.mark.anyio

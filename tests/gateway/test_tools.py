@@ -9,7 +9,7 @@ from matching import PLAIN, Matcher, tokenizer_with
 from paths import TEMPLATES
 from pydantic import BaseModel
 
-from .conftest import events
+from .conftest import error_of, events
 
 TEMPLATE = TEMPLATES / "tools.jinja"
 CHATS = "/v1/chat/completions"
@@ -242,16 +242,15 @@ async def test_tool_arguments_that_are_not_json_stay_unchanged(client):
 )
 async def test_unsupported_tool_options_are_rejected(chat, given, param, line):
     response = await chat(**given)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == param
-    assert line in response.json()["error"]["message"]
+    error = error_of(response)
+    assert error["param"] == param
+    assert line in error["message"]
 
 
 @pytest.mark.anyio
 async def test_tools_are_rejected_if_the_call_format_is_unknown(chat):
     response = await chat(template=None)
-    assert response.status_code == 400
-    error = response.json()["error"]
+    error = error_of(response)
     assert (error["param"], error["code"]) == ("tools", "unsupported_field")
     assert "hermes, mistral, llama3" in error["message"]
 
@@ -259,8 +258,7 @@ async def test_tools_are_rejected_if_the_call_format_is_unknown(chat):
 @pytest.mark.anyio
 async def test_completions_with_tools_are_rejected(post):
     response = await post("/v1/completions", {"prompt": "x", "tools": [TOOL]})
-    assert response.status_code == 400
-    assert "only chats can use tools" in response.json()["error"]["message"]
+    assert "only chats can use tools" in error_of(response)["message"]
 
 
 class Weather(BaseModel):

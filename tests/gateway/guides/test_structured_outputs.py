@@ -11,6 +11,8 @@ from tandem.contract.guide import lark_regex
 from tandem.gateway.guides import lark
 from tandem.gateway.guides.structured_outputs import GuidedRequest
 
+from ..conftest import error_of
+
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "required": ["b"]}
 NAMED = {"name": "thing", "strict": True, "description": "x", "schema": SCHEMA}
 FREE = {"x-guidance": {"whitespace_flexible": True}}
@@ -234,8 +236,7 @@ async def test_every_choice_has_the_same_guide(post, triton):
 )
 async def test_unsupported_guide_values_are_rejected(post, given, param, line):
     response = await post("/v1/completions", {"prompt": "hi", **given})
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
+    error = error_of(response)
     assert error["param"] == param
     assert line in error["message"]
     assert "\n" not in error["message"]
