@@ -22,10 +22,7 @@ from contextlib import contextmanager
 from itertools import accumulate, takewhile
 
 from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
-from tandem.bls.drafters.drafter import DrafterHealth
-from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
-from tandem.bls.request import Request
-from tandem.bls.settings import LoopSettings
+from tandem.bls.errors import BadRequest, Overloaded
 
 
 class Reservation:
@@ -276,32 +273,6 @@ class Arrivals:
         with self._lock:
             gone, self._gone = self._gone, True
         return not gone
-
-
-class DraftKvAvailability:
-    """The `DrafterHealth` of one sequence, which also needs blocks in the draft engine's cache."""
-
-    def __init__(self, reservation: Reservation, health: DrafterHealth) -> None:
-        self._reservation = reservation
-        self._health = health
-
-    @property
-    def available(self) -> bool:
-        return self._reservation.has_draft_blocks and self._health.available
-
-    def failed(self, error: EngineCallError) -> None:
-        self._health.failed(error)
-
-    def rejected(self, error: Exception, without: str = "drafts") -> None:
-        self._health.rejected(error, without)
-
-
-def needed_kv_blocks(request: Request, settings: LoopSettings) -> tuple[int, int]:
-    """Return the number of KV blocks that a sequence may need in the target and in the draft."""
-    tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
-    draft = settings.draft if request.drafter_kind.samples_from_draft_model else None
-    draft_blocks = draft.kv_blocks_for(min(tokens, draft.max_seq_len)) if draft else 0
-    return settings.target.kv_blocks_for(tokens), draft_blocks
 
 
 def _number_that_fit(queue: Sequence[Reservation], places: int, blocks: int) -> int:

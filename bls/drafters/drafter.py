@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepsAhead
 from tandem.bls.errors import EngineCallError
 from tandem.bls.sequence import Sequence

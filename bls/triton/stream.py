@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.admission.admission import (
-    Admission,
-    DraftKvAvailability,
-    Reservation,
-    needed_kv_blocks,
-)
+from tandem.bls.admission.admission import Admission, Reservation
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
+from tandem.bls.admission.kv_blocks import DraftKvAvailability, needed_kv_blocks
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.drafters.prompt_lookup import pools_of

@@ -13,7 +13,7 @@ from scripted import (
     with_engines,
 )
 
-from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.loop import Decoding
 from tandem.bls.plain_call_size import MAX_PLAIN_TOKENS, UNBOUNDED, UNTIMED_TOKENS, PlainCallSize

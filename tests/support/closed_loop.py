@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.effects import (
     AwaitAhead,

@@ -7,10 +7,9 @@ from scripted import SETTINGS, Health, ids, with_engines
 
 from tandem.bls.admission.admission import (
     Admission,
-    DraftKvAvailability,
     Reservation,
-    needed_kv_blocks,
 )
+from tandem.bls.admission.kv_blocks import DraftKvAvailability, needed_kv_blocks
 from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
 from tandem.bls.request import Request
 

@@ -20,9 +20,9 @@ from scripted import (
 )
 
 from tandem.bls import effects
+from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
-from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
