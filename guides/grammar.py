@@ -21,8 +21,8 @@ LARK_TOKEN = re.compile(
     | (?P<json>%json\s*(?=\{))""",
     re.DOTALL | re.VERBOSE,
 )
-# One token by its id. The library can't force such a token if it is text.
-TOKEN_ID = re.compile(r"<\[(\d{1,10})\]>")
+# A set of token ids, such as <[5]> or <[5-7,9]>
+TOKEN_IDS = re.compile(r"<\[[0-9,-]+\]>")
 GBNF_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 MAX_CHOICES = 10_000
 
@@ -36,8 +36,12 @@ def make_grammar(guide: Guide, special: Mapping[str, int] = {}) -> str:
     if guide.kind == "lark_grammar":
 
         def by_id(found: re.Match[str]) -> str:
-            if (token := TOKEN_ID.fullmatch(found[0])) and int(token[1]) not in special.values():
-                raise GuideError(f"'{found[0]}' isn't a special token; write its text instead")
+            # The library forces the only token of a set incorrectly if the token is text.
+            if TOKEN_IDS.fullmatch(found[0]):
+                ids = {number.lstrip("0") or "0" for number in re.findall("[0-9]+", found[0])}
+                if len(ids) == 1 and ids.isdisjoint(map(str, special.values())):
+                    name = shorten(found[0])
+                    raise GuideError(f"'{name}' isn't a special token; write its text instead")
             return f"<[{special[found[0]]}]>" if found[0] in special else found[0]
 
         text = LARK_TOKEN.sub(by_id, text)

@@ -280,10 +280,15 @@ def test_an_error_about_special_tokens_shows_their_names():
     assert not re.search("[0-9a-f]{32}", error)
 
 
-@pytest.mark.parametrize("rule", ["<[20]>", '"a" <[20]> "b"', "<[20]> <[21]>"])
-def test_a_token_id_of_text_is_rejected_in_a_lark_grammar(rule):
+@pytest.mark.parametrize("token", ["<[20]>", "<[020]>", "<[20,20]>", "<[20-20]>", "<[20-20,20]>"])
+@pytest.mark.parametrize("rule", ["{}", '"a" {} "b"', "{} <[21]>"])
+def test_a_token_id_of_text_is_rejected_in_a_lark_grammar(rule, token):
     """The library would force the token, and then allow tokens that don't follow it."""
-    expected = "'<[20]>' isn't a special token; write its text instead"
-    assert rejection("lark_grammar", f"start: {rule}") == expected
+    expected = f"'{token}' isn't a special token; write its text instead"
+    assert rejection("lark_grammar", f"start: {rule.format(token)}") == expected
+
+
+def test_other_token_ids_are_allowed_in_a_lark_grammar():
+    assert not matcher("lark_grammar", "start: <[20-21]>").peek_forced(1)
     assert matcher("lark_grammar", 'start: <[0]> "a"').peek_forced(1) == [0]
     assert matcher("lark_grammar", 'start: "<[20]>"').peek_forced(1)
