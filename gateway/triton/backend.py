@@ -153,8 +153,6 @@ class Triton:
         self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
     ) -> AsyncGenerator[ResponseChunk, None]:
         """Send a request to the entry that runs the loop. Yield the chunks of its answer."""
-        if self.stopped:
-            raise gateway_stopped()
         stop = _stop_request(model)
         size = sum(_size(value) for value in inputs.values())
         request = {
@@ -162,6 +160,8 @@ class Triton:
             "inputs": await offload(size, lambda: [_tensor(*item) for item in inputs.items()]),
             "outputs": [InferRequestedOutput(name) for name in (*tensors.ANSWER_OUTPUTS, *extras)],
         }
+        if self.stopped:
+            raise gateway_stopped()
         stream = InferStream(self._connection, request, stop)
         self._open.add(stream)
         try:

@@ -9,7 +9,7 @@ from triton_service import INPUTS, Service, connected, response
 
 from tandem.contract import entry
 from tandem.gateway.errors import ApiError
-from tandem.gateway.triton import infer_stream
+from tandem.gateway.triton import backend, infer_stream
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
 
@@ -128,6 +128,21 @@ async def test_requests_get_an_error_when_the_gateway_stops():
             await service.ended.wait()
     assert len(service.requests) == len(service.stops) == 1
     assert not service.cancelled
+
+
+async def test_a_request_whose_inputs_are_converted_during_the_stop_is_not_sent(monkeypatch):
+    service = Service()
+    async with connected(service) as triton:
+
+        async def stop_meanwhile(_, work):
+            triton.stop()
+            return work()
+
+        monkeypatch.setattr(backend, "offload", stop_meanwhile)
+        with pytest.raises(ApiError) as failed, anyio.fail_after(20):
+            await anext(triton.generate("bls_stream", INPUTS))
+    assert failed.value.code == "gateway_stopped"
+    assert service.requests == []
 
 
 async def test_a_slow_client_gets_the_shutdown_error_instead_of_unread_chunks():
