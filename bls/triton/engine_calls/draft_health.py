@@ -39,9 +39,10 @@ class DraftEngineHealth:
 
     def rejected(self, error: Exception, without: str = "drafts") -> None:
         """Log why a request continues without drafts. Repetitions aren't logged."""
-        if self._last_rejection != str(error):
-            self._last_rejection = str(error)
-            log_warning(f"a request continues without {without}: {error}")
+        line = f"a request continues without {without}: {error}"
+        if self._last_rejection != line:
+            self._last_rejection = line
+            log_warning(line)
 
     def _resume_without_probe(self, _: Overloaded) -> None:
         """Resume calls without a probe, because no thread is free.

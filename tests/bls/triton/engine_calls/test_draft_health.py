@@ -34,6 +34,15 @@ def test_repeated_failures_are_logged_and_probed_once(health, probes, pb):
     assert len(pb.Logger.lines) == 1
 
 
+def test_each_consequence_of_a_rejection_is_logged_once(health, pb):
+    error = RejectedByEngine("draft", "too long")
+    for _ in range(2):
+        health.rejected(error, "drafting ahead")
+    for _ in range(2):
+        health.rejected(error)
+    assert len(pb.Logger.lines) == 2
+
+
 def test_drafts_resume_when_a_probe_succeeds(health, probes, pb):
     errors = ["still down", "still down"]
 
