@@ -69,10 +69,11 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
 
 
 def _require_complete_files(path: Path) -> None:
+    """Raise LoadError if a file of weights can't be read or is cut off."""
     for file in sorted(path.glob("*.safetensors")):
         try:
             safe_open(file, "pt")  # reads only the header, which has the size of the file
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise LoadError(f"can't read {file}: {error}; download it again") from error
 
 

@@ -150,8 +150,8 @@ class PackedModel:
         if not plain.isfinite().all():
             dtype = str(plain.dtype).removeprefix("torch.")
             raise LoadError(
-                f"checkpoint '{path}' computes logits that aren't finite in {dtype}; check "
-                "its weights, or use another dtype"
+                f"the logits of checkpoint '{path}' aren't finite in {dtype}; check its weights, "
+                "or use another dtype"
             )
         self._speed_up(int(plain.shape[-1]))
         packed = self._packed_logits(ids)

@@ -78,11 +78,18 @@ def test_an_incomplete_file_is_named(folder, damage):
     assert rejection(folder).endswith("; download it again")
 
 
+def test_a_file_that_cannot_be_read_is_named(folder):
+    path = folder / "model.safetensors"
+    path.unlink()
+    path.symlink_to(folder / "absent")
+    assert rejection(folder).startswith("can't read FOLDER/model.safetensors: No such file")
+
+
 def test_weights_that_are_not_numbers_are_rejected(folder):
     change_weights(folder, lambda weights: weights | {LOST: weights[LOST] * torch.nan})
     assert rejection(folder) == (
-        "checkpoint 'FOLDER' computes logits that aren't finite in float32; check its weights, or "
-        "use another dtype"
+        "the logits of checkpoint 'FOLDER' aren't finite in float32; check its weights, or use "
+        "another dtype"
     )
 
 
