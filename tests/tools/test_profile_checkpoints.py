@@ -155,6 +155,14 @@ def test_an_end_id_outside_the_vocabulary_is_rejected(folder, end_id):
     ) in rejection(folder, profile())
 
 
+def test_the_error_for_an_end_id_names_the_tokenizer_folder_if_it_is_from_there(folder):
+    write_empty(folder / "target", 300, eos_token_id=None)
+    (folder / "tokenizer" / "generation_config.json").write_text('{"eos_token_id": 300}')
+    assert "eos_token_id in the configuration of tokenizer must be between 0" in rejection(
+        folder, profile()
+    )
+
+
 def test_a_checkpoint_without_an_end_of_sequence_is_rejected(folder):
     write_empty(folder / "target", 300, eos_token_id=None)
     (folder / "tokenizer" / "tokenizer_config.json").write_text("{}")

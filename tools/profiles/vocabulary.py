@@ -107,11 +107,12 @@ def find_end_ids(
             (*TARGET, "checkpoint"),
             f"no end-of-sequence token in {folder}; set eos_token_id in its generation_config.json",
         )
+    source = folder if target.end_ids else tokenizer.folder
     for number in found:
         if not 0 <= number < target.vocab_size:
             raise ProfileError(
                 (*TARGET, "checkpoint"),
-                f"eos_token_id in the configuration of {folder} must be between 0 and "
+                f"eos_token_id in the configuration of {source} must be between 0 and "
                 f"{target.vocab_size - 1}; got {number}",
             )
     return found
