@@ -215,7 +215,7 @@ class Decoding:
     def _count_plain_tokens(
         self, result: EngineResult, eos_index: int | None, *, eos_dropped: bool
     ) -> TokenDetails:
-        """Count the tokens of a plain step, up to EOS.
+        """Count the tokens of a plain call, up to EOS.
 
         If the engine drafts internally, count its rounds instead.
 

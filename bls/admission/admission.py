@@ -275,10 +275,10 @@ class Arrivals:
         return not gone
 
 
-def _number_that_fit(queue: Sequence[Reservation], places: int, blocks: int) -> int:
+def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:
     """Return how many sequences may start.
 
     They start in order, so that short prompts can't starve a long one.
     """
-    needed = accumulate(reservation.blocks for reservation in queue[:places])
+    needed = accumulate(reservation.blocks for reservation in queue[:slots])
     return sum(so_far <= blocks for so_far in needed)

@@ -57,7 +57,7 @@ class DraftChoice(NamedTuple):
 
 
 class LoadPlans:
-    """The plans and costs for loads of about 1, 2, 4, 8, ... sequences."""
+    """The plans and costs for one load, which is rounded to 1, 2, 4, 8, ... sequences."""
 
     def __init__(self) -> None:
         self.costs = LoadCosts()

@@ -103,8 +103,7 @@ class LinearCost:
 class LoadCosts:
     """Costs of steps under one load (number of running sequences).
 
-    Before any experiment, two measurements are taken: rounds with drafts, and then steps without
-    drafts.
+    Before any experiment, two measurements are taken: rounds with drafts, and then plain calls.
     """
 
     def __init__(self) -> None:
@@ -173,7 +172,7 @@ class LoadCosts:
             self.slots.choose_length(self.drafting.average)
 
     def _charge_delays(self) -> None:
-        """Charge rounds with drafts for the time by which they delayed others' plain steps."""
+        """Charge rounds with drafts for the time by which they delayed others' plain calls."""
         delay = self.plain.seconds - self.plain.steps / self.plain_speed
         if self.plain.known and delay > 0:
             drafting = self.drafting.seconds + self.lookup.seconds

@@ -184,7 +184,7 @@ class Statistics(DraftStatistics):
     def add_engine_drafts(self, num_emitted: int, num_draft_tokens: int, num_accepted: int) -> None:
         """Count one call to an engine that drafts by itself.
 
-        num_emitted: number of tokens in its answer, including an end of sequence that it dropped.
+        num_emitted: number of tokens in its result, including an end of sequence that it dropped.
 
         The number of rounds follows from the counts, because each round emits one token more than
         it accepts. The engine doesn't report single rounds, so there is no histogram. Implausible

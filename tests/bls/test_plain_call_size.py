@@ -21,16 +21,16 @@ from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO
 
 
-def pieces(plain_call_size, seconds_a_token, count=8):
+def sizes_of(size, seconds_per_token, count=8):
     sizes = []
     for _ in range(count):
-        sizes.append(plain_call_size.tokens)
-        plain_call_size.adapt(plain_call_size.tokens, seconds_a_token * plain_call_size.tokens)
+        sizes.append(size.tokens)
+        size.adapt(size.tokens, seconds_per_token * size.tokens)
     return sizes
 
 
 @pytest.mark.parametrize(
-    ("seconds_a_token", "sizes"),
+    ("seconds_per_token", "sizes"),
     [
         (0.006, [1, 2, 4, 8, 8, 8, 8, 8]),
         (0.020, [1, 2, 2, 2, 2, 2, 2, 2]),
@@ -39,30 +39,30 @@ def pieces(plain_call_size, seconds_a_token, count=8):
         (0.0001, [1, 2, 4, 8, 16, 32, 32, 32]),
     ],
 )
-def test_chunks_of_a_stream_take_about_fifty_milliseconds(seconds_a_token, sizes):
-    assert pieces(PlainCallSize(steady=True), seconds_a_token) == sizes
+def test_calls_of_a_stream_take_about_fifty_milliseconds(seconds_per_token, sizes):
+    assert sizes_of(PlainCallSize(steady=True), seconds_per_token) == sizes
 
 
-def test_chunks_shrink_when_the_target_slows_down():
-    plain_call_size = PlainCallSize(steady=True)
-    pieces(plain_call_size, 0.001)
-    plain_call_size.adapt(plain_call_size.tokens, 0.1 * plain_call_size.tokens)
-    assert plain_call_size.tokens == 1
+def test_calls_shrink_when_the_target_slows_down():
+    size = PlainCallSize(steady=True)
+    sizes_of(size, 0.001)
+    size.adapt(size.tokens, 0.1 * size.tokens)
+    assert size.tokens == 1
 
 
-def test_an_empty_chunk_does_not_change_the_chunk_size():
-    plain_call_size = PlainCallSize(steady=True)
-    plain_call_size.adapt(1, 0.01)
-    plain_call_size.adapt(0, 5.0)
-    assert plain_call_size.tokens == 2
+def test_an_empty_call_does_not_change_the_size():
+    size = PlainCallSize(steady=True)
+    size.adapt(1, 0.01)
+    size.adapt(0, 5.0)
+    assert size.tokens == 2
 
 
-def test_chunks_are_large_if_the_answer_is_not_streamed():
-    assert pieces(PlainCallSize(steady=False), 1.0) == [MAX_PLAIN_TOKENS] * 8
-    assert pieces(PlainCallSize(steady=False, in_engine=True), 1.0) == [UNBOUNDED] * 8
+def test_calls_are_large_if_the_answer_is_not_streamed():
+    assert sizes_of(PlainCallSize(steady=False), 1.0) == [MAX_PLAIN_TOKENS] * 8
+    assert sizes_of(PlainCallSize(steady=False, in_engine=True), 1.0) == [UNBOUNDED] * 8
 
 
-def test_a_self_drafting_engine_streams_in_small_chunks():
+def test_a_self_drafting_engine_streams_in_small_calls():
     assert PlainCallSize(steady=True, in_engine=True).tokens == 1
 
 
@@ -125,7 +125,7 @@ def test_streaming_does_not_cause_extra_drafts_while_drafting_is_paused():
     assert max(tokens for tokens, _ in plain) == MAX_PLAIN_TOKENS
 
 
-def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_chunk_size():
+def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_size():
     settings = with_engines(SETTINGS, target={"keyed_randomness": False})
     request = Request(
         prompt_ids=ids(1),

@@ -9,9 +9,9 @@ with Triton 2.51):
   responses, which holds the mutex of all iterators. A call that returns meanwhile waits for that
   mutex while it holds the GIL. Also, an error after a first response is lost, because its id is
   never written (fixed in r25.04).
-- A decoupled model may end a call with an empty response after its answer. An iterator that saw
-  more than one response crashes the caller if it is freed while its last response arrives (fixed
-  upstream in r25.01). So iterators are kept alive for a second after the answer.
+- A decoupled model may end a call with an empty second response. An iterator that saw more than one
+  response crashes the caller if it is freed while its last response arrives (fixed upstream in
+  r25.01). So iterators are kept alive for a second after the call.
 - A call can't be cancelled, and dropping its iterator doesn't stop it. So a second call with the
   same request id and ``stop`` asks the engine to stop.
 - An error loses its code (fixed in r25.04). So Tandem's models write the code before the message
@@ -37,7 +37,7 @@ from tandem.bls.triton.background import log_exception
 from tandem.contract.errors import CODES, ErrorCode, split_code
 
 KEEP_SECONDS = 1.0
-# Maximum number of threads that block in a model that doesn't answer. Further calls are rejected.
+# Maximum number of threads that block in a model that doesn't respond. Further calls are rejected.
 MAX_ABANDONED_CALLS = 32
 
 REJECTIONS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
@@ -69,20 +69,20 @@ class Calls:
     def infer(
         self, model: str, request: Any, *, decoupled: bool = False, may_be_empty: bool = False
     ) -> Any:
-        """Make a call and return the response that contains the answer.
+        """Make a call and return the response that has outputs.
 
         decoupled: whether the model is decoupled; such a call needs an additional thread.
-        may_be_empty: whether to accept an answer without tensors. Raises EngineCallError with the
+        may_be_empty: whether to accept a response without outputs. Raises EngineCallError with the
         model's message if the call failed, and RejectedByEngine if the model rejected it.
         """
         try:
             if not decoupled:
-                return _answer(model, [request.exec()], may_be_empty)
+                return _response_with_outputs(model, [request.exec()], may_be_empty)
             responses = request.exec(decoupled=True)
         except pb_utils.TritonModelException as error:
             raise engine_error(model, error) from error
         try:
-            return _answer(model, responses, may_be_empty)
+            return _response_with_outputs(model, responses, may_be_empty)
         finally:
             self._keep_alive(responses)
 
@@ -122,8 +122,8 @@ def engine_error(model: str, message: object, code: ErrorCode = "INTERNAL") -> E
     return (RejectedByEngine if code in REJECTIONS else EngineCallError)(model, line, code)
 
 
-def _answer(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:
-    """Return the response that contains the answer. Python models may add an empty response."""
+def _response_with_outputs(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:
+    """Return the response that has outputs. Python models may add an empty response."""
     response = None
     for response in responses:
         if response.has_error():

@@ -98,14 +98,14 @@ def test_a_full_queue_rejects_a_request_before_tokenization():
     assert queue.present == (2, 2)
 
 
-def test_reserved_slots_count_toward_the_queue_limit_before_tokenization():
+def test_arrivals_count_toward_the_queue_limit_before_tokenization():
     queue = Waiting()
-    slots = [queue.admission.arrive(1) for _ in range(4)]
+    arrivals = [queue.admission.arrive(1) for _ in range(4)]
     assert queue.present == (0, 4)
     with pytest.raises(Overloaded):
         queue.admission.arrive(1)
-    slots[2].leave()
-    slots[2].leave()
+    arrivals[2].leave()
+    arrivals[2].leave()
     assert queue.present == (0, 3)
     queue.admission.arrive(1)
     with pytest.raises(Overloaded):
@@ -145,15 +145,15 @@ def test_part_of_a_batch_can_start_while_the_rest_waits():
     assert queue.present == (2, 2)
 
 
-def test_a_reserved_slot_can_be_used_or_returned_only_once():
+def test_arrivals_enter_or_leave_only_once():
     queue = Waiting()
-    slots = queue.admission.arrive(1)
-    slots.enter([queue.reservation("a")])
-    slots.leave()
+    arrivals = queue.admission.arrive(1)
+    arrivals.enter([queue.reservation("a")])
+    arrivals.leave()
     assert queue.present == (1, 0)
-    given_back = queue.admission.arrive(1)
-    given_back.leave()
-    given_back.enter([queue.reservation("b")])
+    left = queue.admission.arrive(1)
+    left.leave()
+    left.enter([queue.reservation("b")])
     assert queue.started == ["a"]
     assert queue.present == (1, 0)
 
@@ -171,9 +171,9 @@ def test_a_batch_larger_than_the_capacity_is_a_bad_request():
 
 def test_a_batch_whose_contexts_never_fit_the_queue_is_rejected():
     queue = Waiting(max_running=9, kv_blocks=8)
-    slots = queue.admission.arrive(4)
+    arrivals = queue.admission.arrive(4)
     with pytest.raises(BadRequest, match="has 4 prompts; the limit is 3"):
-        slots.enter([queue.reservation(name, 8) for name in "abcd"])
+        arrivals.enter([queue.reservation(name, 8) for name in "abcd"])
     assert queue.present == (0, 0)
 
 

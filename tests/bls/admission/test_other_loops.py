@@ -79,12 +79,12 @@ def test_draft_blocks_freed_in_one_loop_are_used_in_another():
     assert second.has_draft_blocks
 
 
-def test_slots_reserved_in_other_loops_count_toward_the_queue_limit():
+def test_arrivals_in_other_loops_count_toward_the_queue_limit():
     loops = Loops(2)
-    held = loops.admissions[0].arrive(5)
+    arrivals = loops.admissions[0].arrive(5)
     with pytest.raises(Overloaded, match="0 sequences are running and 5 are waiting"):
         loops.add(1, "a")
-    held.leave()
+    arrivals.leave()
     loops.add(1, "a")
     assert loops.started == ["a"]
 
@@ -92,10 +92,10 @@ def test_slots_reserved_in_other_loops_count_toward_the_queue_limit():
 def test_the_queue_limit_counts_sequences_that_wait_for_blocks_in_other_loops():
     loops = Loops(2, max_waiting=1)
     loops.add(0, "whole", 8)
-    slots = [admission.arrive(1) for admission in loops.admissions]
-    slots[0].enter([Reservation(1)])
+    arrivals = [admission.arrive(1) for admission in loops.admissions]
+    arrivals[0].enter([Reservation(1)])
     with pytest.raises(Overloaded, match="1 sequences are running and 1 are waiting"):
-        slots[1].enter([Reservation(1)])
+        arrivals[1].enter([Reservation(1)])
 
 
 def test_running_sequences_of_other_loops_are_counted():
@@ -110,10 +110,10 @@ def test_running_sequences_of_other_loops_are_counted():
 def test_the_load_counts_sequences_that_are_about_to_start_in_any_loop():
     loops = Loops(2)
     loops.add(0, "a")
-    places = loops.admissions[1].arrive(1)
+    arrivals = loops.admissions[1].arrive(1)
     loops.admissions[0].start_waiting()
     assert [admission.load for admission in loops.admissions] == [2, 2]
-    places.leave()
+    arrivals.leave()
     loops.admissions[0].start_waiting()
     assert [admission.load for admission in loops.admissions] == [1, 1]
 

@@ -19,14 +19,14 @@ def ahead_of(*, always=True, running=1, settings=AHEAD):
 def learn(ahead, step=0.00109, accepted=4, rounds=200):
     for number in range(rounds):
         tokens = 3 + number % 3
-        answer = EngineResult(ids(*[1] * tokens), 0.0012 + tokens * step, tokens * step)
-        draft = Draft(ids(*[1] * tokens), drafter="draft_model", result=answer)
+        result = EngineResult(ids(*[1] * tokens), 0.0012 + tokens * step, tokens * step)
+        draft = Draft(ids(*[1] * tokens), drafter="draft_model", result=result)
         verification = 0.021 + 0.0001 * tokens
-        seconds = answer.seconds + verification
+        seconds = result.seconds + verification
         ahead.verified(draft, min(accepted, tokens), seconds)
         branches = step * (1 + 0.003 * 64) * 11
-        answer = EngineResult(ids(), 0.0012 + branches, branches, branches=[None] * 64)
-        ahead.planner.record_branch_time(answer, 10, 64)
+        result = EngineResult(ids(), 0.0012 + branches, branches, branches=[None] * 64)
+        ahead.planner.record_branch_time(result, 10, 64)
 
 
 @pytest.mark.parametrize(("running", "branches"), [(1, 128), (2, 64), (16, 8)])

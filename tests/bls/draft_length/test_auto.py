@@ -33,8 +33,8 @@ class World:
 
 def drafted(tokens, seconds, *, stops_when_unsure):
     log_probs = np.full(tokens, -0.1, np.float32) if stops_when_unsure else None
-    answer = EngineResult(ids(*[1] * tokens), seconds, seconds, log_probs=log_probs)
-    return Draft(answer.tokens, drafter="draft_model", result=answer)
+    result = EngineResult(ids(*[1] * tokens), seconds, seconds, log_probs=log_probs)
+    return Draft(result.tokens, drafter="draft_model", result=result)
 
 
 def match(tokens, num_matching=2):

@@ -103,7 +103,7 @@ def test_prompt_lookup_accepts_a_match_of_one_token():
     ]
 
 
-def test_a_match_resets_the_chunk_size_of_prompt_lookup():
+def test_a_match_resets_the_plain_tokens_of_prompt_lookup():
     request = request_of("prompt_lookup", prompt_ids=ids(0))
     lookup, sequence = PromptLookup(request, SETTINGS), Sequence(request)
     plain = []
