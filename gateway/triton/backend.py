@@ -286,7 +286,10 @@ def _size(value: Value) -> int:
     """Return the cost of converting a value to a tensor, in characters of text."""
     if isinstance(value, int | float):
         return PER_NUMBER
-    return len(value) * (1 if isinstance(value, str) else PER_NUMBER)
+    if isinstance(value, str):
+        return len(value)
+    length = sum(map(len, value)) if value and isinstance(value[0], str) else 0  # type: ignore[arg-type]
+    return length + PER_NUMBER * len(value)
 
 
 def _tensor(tensor: Tensor, value: Value) -> InferInput:

@@ -246,9 +246,10 @@ async def test_requests_are_distributed_over_all_addresses():
         await server.stop(0)
 
 
-async def test_large_inputs_are_converted_on_another_thread(threads_of):
+@pytest.mark.parametrize("words", [["x"] * 10_000, ["x" * 30_000]])
+async def test_large_inputs_are_converted_on_another_thread(threads_of, words):
     """Otherwise one request with many answers and stop strings would delay all streams."""
-    large = INPUTS | {entry.STOP_WORDS: ["x"] * 10_000}
+    large = INPUTS | {entry.STOP_WORDS: words}
     async with connected(Service()) as triton:
         threads = threads_of(backend, "_tensor")
         _ = [chunk async for chunk in triton.generate("bls_stream", large)]
