@@ -253,7 +253,7 @@ class Arrivals:
     def __init__(self, admission: Admission, count: int) -> None:
         self._admission = admission
         self._count = count
-        self._gone = False
+        self._ended = False
         self._lock = threading.Lock()
 
     def enter(self, reservations: Sequence[Reservation]) -> None:
@@ -261,18 +261,19 @@ class Arrivals:
 
         Does nothing after ``leave``.
         """
-        if self._go():
+        if self._end():
             self._admission._enter(reservations)
 
     def leave(self) -> None:
         """Stop counting the sequences as arriving. Does nothing after ``enter``."""
-        if self._go():
+        if self._end():
             self._admission._leave(self._count)
 
-    def _go(self) -> bool:
+    def _end(self) -> bool:
+        """Return whether this is the first call."""
         with self._lock:
-            gone, self._gone = self._gone, True
-        return not gone
+            ended, self._ended = self._ended, True
+        return not ended
 
 
 def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:

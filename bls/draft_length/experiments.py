@@ -54,8 +54,8 @@ class Slots:
 
         A call ends before the next slot in which all sequences draft. In a slot without drafts, it
         ends with the slot. Rounds that began with drafts may last until about the end of the slot's
-        first quarter, and nothing is measured before (see `LoadCosts`). So a call that begins in
-        that quarter ends with it.
+        first quarter, and nothing is measured before then (see `LoadCosts`). So a call that begins
+        in that quarter ends with it.
         """
         slot = self.number(now)
         if self.mode(slot) is Mode.NO_DRAFTS:
