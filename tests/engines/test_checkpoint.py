@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tandem.engines.errors import LoadError
+from tandem.engines.torch import checkpoint
 from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.torch.settings import TorchSettings
 
@@ -83,6 +84,14 @@ def test_a_file_that_cannot_be_read_is_named(folder):
     path.unlink()
     path.symlink_to(folder / "absent")
     assert rejection(folder).startswith("can't read FOLDER/model.safetensors: No such file")
+
+
+def test_a_checkpoint_larger_than_the_memory_is_rejected(folder, monkeypatch):
+    def too_large(*_):
+        raise LoadError("weights exceed the memory")
+
+    monkeypatch.setattr(checkpoint, "require_memory", too_large)
+    assert rejection(folder) == "weights exceed the memory"
 
 
 def test_weights_that_are_not_numbers_are_rejected(folder):

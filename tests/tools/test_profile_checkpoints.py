@@ -89,6 +89,8 @@ def test_a_checkpoint_without_one_of_its_files_is_rejected(folder):
     )
     (target / names[1]).touch()
     assert load(folder, profile())
+    (target / names[1]).rename(target / "model.safetensors")  # is loaded instead
+    assert load(folder, profile())
 
 
 def test_a_missing_tokenizer_is_rejected(folder):

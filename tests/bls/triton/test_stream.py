@@ -24,6 +24,7 @@ from tandem.preprocessing.preprocessor import Preprocessor, TokenizerSettings
 KIND = byte_level()
 MAX_TOKENS = 512
 QUEUE_BYTES = 100_000
+MAX_REQUESTS = 8
 TEXT = "The dog jumps over the lazy fox"
 PROMPT = "The dog"
 IDS = KIND.encode(TEXT, add_special_tokens=False).ids
@@ -88,7 +89,11 @@ def submit(pb, models, tmp_path):
     sizes = {"vocab_size": KIND.get_vocab_size(), "kv_cache_tokens": 4096}
     target = {**sizes, "client_adapters": True}
     settings = replace(
-        with_engines(SETTINGS, target=target), draft=None, max_queue_bytes=QUEUE_BYTES
+        with_engines(SETTINGS, target=target),
+        draft=None,
+        max_queue_bytes=QUEUE_BYTES,
+        max_requests=MAX_REQUESTS,
+        max_queue=0,
     )
     config = model_config(encode(settings), name="bls_stream", instance_group=[{"count": 1}])
     entry = StreamEntry()
@@ -155,6 +160,12 @@ def test_a_prompt_that_does_not_fit_is_rejected(ask):
     assert sent.line.endswith(f"of its 14000 characters; the limit is {MAX_TOKENS}")
 
 
+def test_failed_requests_leave_room_for_others(ask):
+    for _ in range(MAX_REQUESTS):
+        assert ask(text_input=PROMPT * 2_000, max_tokens=4).sent[-1].line
+    assert texts_of(ask(text_input=PROMPT)) == [TEXT]
+
+
 WEIGHTS = [[0.5] * QUEUE_BYTES]
 ADAPTER = {"lora_task_id": 7, "lora_weights": WEIGHTS, "lora_config": [[1, 0, 1]]}
 
@@ -164,9 +175,10 @@ def test_large_inputs_of_requests_that_wait_for_the_tokenizer_are_limited(submit
     models.tokenizer_free.clear()
     waiting = [submit(text_input=PROMPT) for _ in range(TOKENIZER_CALLS)]
     waiting.append(submit(**{"text_input": PROMPT} | large))
-    rejected = submit(text_input=PROMPT)
-    assert eventually(lambda: rejected.sent)
-    assert "bytes of requests are waiting; the limit is 100000" in rejected.sent[0].line
+    for _ in range(MAX_REQUESTS):
+        rejected = submit(text_input=PROMPT)
+        assert eventually(lambda sender=rejected: sender.sent)
+        assert "bytes of requests are waiting; the limit is 100000" in rejected.sent[0].line
     assert not any(sender.sent for sender in waiting)
     models.tokenizer_free.set()
     assert eventually(lambda: all(sender.sent for sender in waiting))
