@@ -20,6 +20,7 @@ from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file
 from tandem.tools.benchmark.statistics import Measurement, Spread
 from tandem.tools.benchmark.variant import BASELINE, Variant, make_variants
 from tandem.tools.client.answer import Answer, Answers, AnswerTotals
+from tandem.tools.commands import bench
 from tandem.tools.commands.bench import chosen_variants
 from tandem.tools.commands.command_line import make_parser
 from tandem.tools.commands.options import write_json
@@ -186,6 +187,25 @@ def test_the_table_shows_only_measured_columns():
     assert row.split() == [
         *("draft_model", "4", "20.0", "2.00", "2.50", "0.800", "20.00", "25.0%", "2.00"),
     ]  # a single repetition has no spread
+
+
+def test_the_table_shows_the_name_of_a_scenario_literally():
+    file = io.StringIO()
+    [row] = [measurement(BASELINE, repetition(2.0, 2.0))]
+    row.scenario = "edit [/a] :smile:"
+    for table in Report("here", {}, [row]).tables():
+        Console(file=file, width=132).print(table)
+    assert "here: edit [/a] :smile:" in file.getvalue()
+
+
+def test_the_json_is_written_even_if_the_table_cannot_be_printed(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "measure", lambda *_: report())
+    path = tmp_path / "bench.json"
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert command.main(["bench", "--profile", "emulated-zero", "--json", str(path)]) == 1
+        monkeypatch.undo()
+    assert json.loads(path.read_text())["served"] == "here"
 
 
 def test_the_json_contains_medians_and_all_repetitions(tmp_path):

@@ -4,6 +4,7 @@ import builtins
 import io
 import json
 import shlex
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.benchmark.measured_server import measured_server
+from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
 from tandem.tools.client.answer import Answer, Answers, AnswerTotals
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.commands import summarize
@@ -143,7 +144,7 @@ def test_the_baseline_is_not_compared_with_itself(own):
 
 def test_each_item_is_primed_and_then_alternates_between_drafters():
     client = ScriptedClient()
-    items = [replace(ITEMS[0], stop=("!",)), ITEMS[1]]
+    items = [replace(ITEMS[0], id="[/a]", stop=("!",)), ITEMS[1]]
     asked = options("--max-output-len 30")
     columns = answer_in_turns(client, "m", items, {entry.DRAFTER: "hybrid"}, asked)
     assert client.asked == [
@@ -200,6 +201,18 @@ def test_the_json_file_has_statistics_and_outputs():
         "summary": "the dog",
         "texts": {"none": "the dog", "hybrid": "the cat"},
     }
+
+
+def test_the_json_is_written_even_if_the_table_cannot_be_printed(tmp_path, monkeypatch):
+    columns = {"none": answers("the cat"), "hybrid": answers("the cat")}
+    monkeypatch.setattr(MeasuredServer, "running", lambda _: nullcontext("127.0.0.1:1"))
+    monkeypatch.setattr(summarize, "answer_in_turns", lambda *_: columns)
+    path = tmp_path / "summarize.json"
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert command.main(["summarize", "--limit", "1", "--json", str(path)]) == 1
+        monkeypatch.undo()
+    assert list(json.loads(path.read_text())["columns"]) == ["none", "hybrid"]
 
 
 def test_scores_below_either_threshold_are_reported():

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from rich.console import JustifyMethod
 from rich.table import Table
+from rich.text import Text
 
 from tandem.tools.benchmark.statistics import Latency, Measurement, Spread
 from tandem.tools.client.answer import Answers
@@ -66,9 +67,8 @@ class Report:
 
 def _table(title: str, columns: Sequence[Column], rows: Sequence[Measurement]) -> Table:
     table = Table(
-        title=title,
+        title=Text(title, "bold"),
         title_justify="left",
-        title_style="bold",
         box=None,
         pad_edge=False,
         padding=(0, 2, 0, 0),

@@ -160,6 +160,8 @@ def run(options: argparse.Namespace) -> int:
         more=more,
     )
     report = measure(server, plan)
+    if options.json:  # before the tables, because standard output may be full or closed
+        write_json(options.json, report.as_json())
     console = table_console()
     for table in report.tables():
         console.print(table, highlight=False)
@@ -169,8 +171,6 @@ def run(options: argparse.Namespace) -> int:
     differences = report.differences() if exact else []
     for line in differences:
         console.print(f"different: {line}", style="red", markup=False, highlight=False)
-    if options.json:
-        write_json(options.json, report.as_json())
     return 1 if differences else 0
 
 
@@ -209,7 +209,7 @@ def measure(server: MeasuredServer, plan: LoadPlan) -> Report:
                 plan = replace(plan, streamed=0)
         console = Console(stderr=True)
         with Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),

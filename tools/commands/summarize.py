@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 
 from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import entry as tensors
@@ -133,14 +134,14 @@ def run(options: argparse.Namespace) -> int:
         answers = []
         with Console(stderr=True).status("asking") as status:
             for number, item in enumerate(items, start=1):
-                status.update(f"transformers: item {number} of {len(items)}: {item.id}")
+                status.update(escape(f"transformers: item {number} of {len(items)}: {item.id}"))
                 answers.append(hugging_face.answer(item.text, options.max_output_len, item.stop))
         columns["hugging_face"] = Answers(answers)
     comparison = AccuracyComparison(items, columns)
+    if options.json:  # before the table, because standard output may be full or closed
+        write_json(options.json, comparison.as_json())
     console = table_console()
     console.print(comparison.table(), highlight=False)
-    if options.json:
-        write_json(options.json, comparison.as_json())
     if not options.check_accuracy:
         return 0
     shortfalls = comparison.shortfalls(options.rouge1_threshold)
@@ -189,7 +190,7 @@ def answer_in_turns(
     turns = [({tensors.DRAFTER: BASELINE.name}, baseline), (speculation, speculative)]
     with Console(stderr=True).status("asking") as status:
         for number, item in enumerate(items, start=1):
-            status.update(f"item {number} of {len(items)}: {item.id}")
+            status.update(escape(f"item {number} of {len(items)}: {item.id}"))
             answer(item, speculation, min(PRIMING_TOKENS, max_tokens))
             for inputs, answers in turns if number % 2 else reversed(turns):
                 answers.append(answer(item, inputs, max_tokens))
