@@ -317,6 +317,8 @@ def test_prompts_can_be_repeated_options_or_several_values():
     [
         ("prompts.txt", "one\n\n{two}\n", ["one", "{two}"]),
         ("p.jsonl", '{"prompt": "a\\nb"}\n{"text": "\u2028c"}\n', ["a\nb", "\u2028c"]),
+        ("windows.txt", "\ufeffone\r\ntwo\r\n", ["one", "two"]),
+        ("windows.jsonl", '\ufeff{"prompt": "a"}\r\n', ["a"]),
     ],
 )
 def test_prompts_can_be_read_from_a_file(here, name, text, expected):

@@ -76,7 +76,7 @@ def _read(path: Path, row: TypeAdapter[Row]) -> list[Row]:
 def _lines(path: Path) -> list[tuple[int, str]]:
     """Return the nonempty lines with their line numbers."""
     try:
-        lines = path.read_text().split("\n")  # JSON strings may contain other line separators
+        lines = path.read_text("utf-8-sig").split("\n")  # JSON strings may contain other separators
     except OSError as error:
         raise TandemError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
