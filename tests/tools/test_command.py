@@ -359,6 +359,13 @@ def test_doctor_prints_square_brackets_literally(monkeypatch, capsys):
     assert missing.found in shown
 
 
+def test_doctor_reports_an_nvidia_smi_that_lists_no_gpu(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/true")
+    gpu = next(finding for finding in doctor.examine() if finding.subject == "GPU")
+    assert gpu.good is None
+    assert gpu.fix == "fix the driver, or serve on the CPU"
+
+
 def test_doctor_skips_other_checks_if_the_system_is_not_linux(monkeypatch):
     monkeypatch.setattr(doctor.platform, "system", lambda: "Darwin")
     (only,) = doctor.examine()

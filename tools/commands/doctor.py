@@ -129,7 +129,7 @@ def _gpu() -> Finding:
     if smi is None:
         return Finding("GPU", "none", good=None, fix="engines will run on the CPU")
     listed = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False)
-    if listed.returncode != 0:
+    if listed.returncode != 0 or not listed.stdout.strip():
         found = " ".join(listed.stdout.split()) or "nvidia-smi fails"
         return Finding("GPU", found, good=None, fix="fix the driver, or serve on the CPU")
     gpu = listed.stdout.strip().splitlines()[0]
