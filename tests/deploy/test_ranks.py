@@ -1,6 +1,7 @@
 """The leader starts the ranks of a group with mpirun. Both pods run on this machine."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -83,6 +84,15 @@ def test_ranks_start_in_the_leader_and_worker_pods(render, environment):
         assert f"shm-region-prefix-name=triton_python_backend_shm_region_tandem-{number}-" in rank
         assert ("--load-model=target" in rank) is (number > 0)
     assert leading == following == 0
+
+
+def test_a_worker_that_waits_for_its_leader_ends_on_sigterm(environment):
+    """The kernel drops the signal if the first process of a container doesn't handle it."""
+    ranks = [sys.executable, str(CHART / "files" / "ranks.py"), "follow"]
+    with start(ranks, "worker", environment) as waiting:
+        assert waiting.stdout.readline().startswith("waiting for http://")
+        waiting.terminate()
+        assert waiting.wait(10) == 128 + signal.SIGTERM
 
 
 def test_a_rank_that_fails_ends_the_group(render, environment, tmp_path):

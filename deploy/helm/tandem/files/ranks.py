@@ -76,6 +76,8 @@ def post(host: str, words: Sequence[str]) -> int:
 
 def follow() -> int:
     """Wait for this host's command line and run it; return its exit status."""
+    # The first process of a pod gets no signal that it doesn't handle.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     url = f"http://{os.environ['LWS_LEADER_ADDRESS']}:{PORT}/{os.environ['POD_NAME']}"
     sys.stdout.write(f"waiting for {url}\n")
     sys.stdout.flush()
