@@ -29,7 +29,7 @@ def options_of(words):
 
 def test_the_chart_passes_arguments_to_the_gateway(render):
     values = {
-        "allowOrigins": ["https://a.example", "https://b.example"],
+        "allowOrigins": ["https://a.example", "https://b.example #1"],
         "maxBodyMb": 3,
         "openObjects": True,
     }
@@ -80,9 +80,9 @@ def test_the_api_key_comes_from_a_secret(release, render):
 def test_the_tokenizer_comes_from_the_image_or_a_volume_claim(release, render):
     assert "--tokenizer=/tokenizer" in container(release)["args"]
     assert "tokenizer" not in {volume["name"] for volume in pod(release)["volumes"]}
-    of_claim = {"claim": "models", "path": "llama/tokenizer"}
+    of_claim = {"claim": "models", "path": "a: b #1/tokenizer"}
     release = render({"gateway": {"enabled": True, "tokenizer": of_claim}})
-    assert "--tokenizer=/tokenizer/llama/tokenizer" in container(release)["args"]
+    assert "--tokenizer=/tokenizer/a: b #1/tokenizer" in container(release)["args"]
     volumes = {volume["name"]: volume for volume in pod(release)["volumes"]}
     assert volumes["tokenizer"]["persistentVolumeClaim"]["claimName"] == "models"
     mounts = {mount["name"]: mount["mountPath"] for mount in container(release)["volumeMounts"]}
