@@ -12,6 +12,9 @@ from triton_service import MANY, response
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tandem.contract import entry
+from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
+from tandem.tools.benchmark.scenario import Scenario
+from tandem.tools.benchmark.variant import BASELINE
 from tandem.tools.client import client
 from tandem.tools.client.client import Client
 
@@ -23,8 +26,9 @@ SERVES = "service"  # name of the fake server's threads
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
     """A fake Triton that sends responses until it receives a `stop`."""
 
-    def __init__(self, *, is_long=True, heeds=True, pauses=True):
-        self._is_long, self._heeds, self._pauses = is_long, heeds, pauses
+    def __init__(self, *, answers=True, is_long=True, heeds=True, pauses=True):
+        self._answers, self._is_long = answers, is_long
+        self._heeds, self._pauses = heeds, pauses
         self.requests, self.stops = [], []
         self.all_came = threading.Event()  # set after all responses were sent
         self.ended = threading.Event()
@@ -32,6 +36,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
     def ModelStreamInfer(self, requests, context):  # noqa: N802
         context.add_callback(self.ended.set)
         self.requests.append(next(requests))
+        if not self._answers:
+            self.ended.wait(2 * SECONDS)
         yield chunk()
         if not self._is_long:
             yield chunk(is_last=True)
@@ -52,18 +58,25 @@ def chunk(*, is_last=False):
 
 
 @contextmanager
-def asking(service):
-    """Yield the chunks of an answer from a fake server."""
+def serving(service):
+    """Yield the URL of a fake server."""
     server = grpc.server(ThreadPoolExecutor(thread_name_prefix=SERVES))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        with Client(f"127.0.0.1:{port}") as asks:
-            yield asks.stream("bls_stream", INPUTS)
-        assert service.ended.wait(SECONDS)
+        yield f"127.0.0.1:{port}"
     finally:
         server.stop(0).wait()
+
+
+@contextmanager
+def asking(service):
+    """Yield the chunks of an answer from a fake server."""
+    with serving(service) as url:
+        with Client(url) as asks:
+            yield asks.stream("bls_stream", INPUTS)
+        assert service.ended.wait(SECONDS)
 
 
 def threads_of_clients():
@@ -117,3 +130,14 @@ def test_no_stop_is_sent_after_a_complete_answer():
     with asking(service) as chunks:
         assert len(list(chunks)) == 2
     assert service.stops == []
+
+
+def test_a_benchmark_can_be_interrupted_while_the_server_does_not_respond():
+    """If it waited for the answers, only SIGKILL would end it."""
+    service = Service(answers=False)
+    plan = LoadPlan([Scenario("code", [INPUTS])], [BASELINE], [2], 4, 1, 0, {})
+    with ThreadPoolExecutor() as threads, serving(service) as url:
+        generator = LoadGenerator(url, "bls_stream", plan)
+        threads.submit(generator.measurements)
+        assert eventually(lambda: service.requests)
+        threads.submit(generator.__exit__).result(SECONDS)

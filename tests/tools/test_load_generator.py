@@ -21,7 +21,7 @@ class ScriptedClient:
 
     asked: ClassVar = []
 
-    def __init__(self, url):
+    def __init__(self, url, _=None):
         self.url = url
 
     def __enter__(self):
@@ -84,7 +84,7 @@ def test_other_streams_end_early_if_one_stream_is_rejected(asked, monkeypatch, r
             return Answer("x", 1, AnswerTotals(1, 0, 0), "length", 1.0, {})
 
     clients = iter([Rejecting("rejected" if number == rejected else "other") for number in (0, 1)])
-    monkeypatch.setattr(load_generator, "Client", lambda _: next(clients))
+    monkeypatch.setattr(load_generator, "Client", lambda *_: next(clients))
     plan = LoadPlan(
         [Scenario("code", [{entry.TEXT_INPUT: text} for text in "abcdef"])],
         *([BASELINE], [2], 8, 1, 0, {}, None),

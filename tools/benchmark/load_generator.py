@@ -69,9 +69,11 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._plan = plan
         self._on_answer = on_answer
         self._open = ExitStack()
-        self._ending = threading.Event()  # if set, threads send no further prompts
+        self._ending = threading.Event()  # if set, threads stop their requests and send no others
         max_concurrency = max(plan.concurrencies)
-        self._clients = [self._open.enter_context(Client(url)) for _ in range(max_concurrency)]
+        self._clients = [
+            self._open.enter_context(Client(url, self._ending)) for _ in range(max_concurrency)
+        ]
         self._threads = self._open.enter_context(ThreadPoolExecutor(max_concurrency))
 
     def __exit__(self, *_: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import queue
+import threading
 import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
@@ -29,6 +30,7 @@ Inputs: TypeAlias = Mapping[Tensor, Value]
 
 ORIGINS = (tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 ALIVE_SECONDS = 2.0
+SECONDS_BETWEEN_LOOKS = 1.0  # interval at which a waiting request checks whether to stop
 SECONDS_TO_END = 10.0  # timeout for a stopped request to end
 UNKNOWN_MODEL = "StatusCode.NOT_FOUND"
 # Channels to this machine ignore the proxy that the environment sets.
@@ -81,11 +83,13 @@ def is_on_this_machine(url: str) -> bool:
 class Client(AbstractContextManager["Client"]):
     """A connection to one server. Every failure raises a TandemError with a one-line message.
 
-    url: HOST:PORT of the server's gRPC endpoint.
+    url: HOST:PORT of the server's gRPC endpoint. leaving: if set, by any thread, running requests
+    are stopped and their answers end early.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, leaving: threading.Event | None = None) -> None:
         self._url = url
+        self._leaving = leaving or threading.Event()
         here = THIS_MACHINE if is_on_this_machine(url) else None
         self._connection = grpc.InferenceServerClient(url, channel_args=here)
 
@@ -130,8 +134,11 @@ class Client(AbstractContextManager["Client"]):
         self._connection.start_stream(take)
         try:
             self._send(model, request_id, inputs, tensors.ANSWER_OUTPUTS + ORIGINS * tells_origins)
-            while not complete:
-                arrival = arrived.get()
+            while not complete and not self._leaving.is_set():
+                try:
+                    arrival = arrived.get(timeout=SECONDS_BETWEEN_LOOKS)
+                except queue.Empty:
+                    continue
                 begun, complete = True, arrival.is_last
                 if arrival.error is not None:
                     raise self._failure(arrival.error)
