@@ -189,6 +189,13 @@ def test_the_table_shows_only_measured_columns():
     ]  # a single repetition has no spread
 
 
+def test_no_figure_is_cut_off_on_a_narrow_terminal():
+    file = io.StringIO()
+    for table in report().tables():
+        Console(file=file, width=50).print(table)
+    assert "\u2026" not in file.getvalue()
+
+
 def test_the_table_shows_the_name_of_a_scenario_literally():
     file = io.StringIO()
     [row] = [measurement(BASELINE, repetition(2.0, 2.0))]

@@ -82,7 +82,7 @@ def _table(title: str, columns: Sequence[Column], rows: Sequence[Measurement]) -
         shown.remove(AT_ONCE)
     for heading, _ in shown:
         justify: JustifyMethod = "left" if heading == "drafter" else "right"
-        table.add_column(heading, justify=justify, vertical="bottom")
+        table.add_column(heading, justify=justify, vertical="bottom", overflow="fold")
     for row in rows:
         table.add_row(*(cell(row) for _, cell in shown))
     return table
