@@ -16,7 +16,7 @@ from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.benchmark.measured_server import MeasuredServer
 from tandem.tools.benchmark.report import Report
-from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file
+from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Measurement, Spread
 from tandem.tools.benchmark.variant import BASELINE, Variant, make_variants
 from tandem.tools.client.answer import Answer, Answers, AnswerTotals
@@ -164,6 +164,11 @@ def test_each_prompt_kind_becomes_a_scenario(tmp_path):
         Scenario("edit", [{entry.TEXT_INPUT: "a"}]),
         Scenario("prompts", [{entry.TEXT_INPUT: "b"}]),
     ]
+
+
+def test_a_repeated_prompt_length_is_measured_once():
+    """Otherwise its rows would appear twice in the same table."""
+    assert [one.name for one in scenarios_of_lengths((5, 7, 5), 1)] == ["5 tokens", "7 tokens"]
 
 
 def report():

@@ -50,5 +50,5 @@ def scenarios_of_lengths(lengths: Sequence[int], limit: int) -> list[Scenario]:
 
     return [
         Scenario(f"{length} tokens", [prompt(length, number) for number in range(limit)])
-        for length in lengths
+        for length in dict.fromkeys(lengths)
     ]
