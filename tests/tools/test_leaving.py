@@ -120,7 +120,7 @@ def test_a_finished_or_stopped_answer_leaves_no_thread(is_long):
     before = threads_of_clients()
     with asking(Service(is_long=is_long)) as chunks:
         next(chunks)
-        assert threads_of_clients() > before
+        assert threads_of_clients() - before  # threads of earlier tests may end meanwhile
         chunks.close() if is_long else list(chunks)
     assert eventually(lambda: threads_of_clients() <= before)
 
