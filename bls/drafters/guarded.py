@@ -98,9 +98,9 @@ class GuardedDrafter(Drafter):
         """Convert errors raised by the drafter's code into DrafterFailed."""
         try:
             yield
-        except (DrafterFailed, ServingError, Cancelled):
+        except (DrafterFailed, ServingError, Cancelled, GeneratorExit):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # a panic in a Rust library isn't an Exception
             raise self._failure(described(error)) from error
 
     def _forward_calls(self, steps: DraftSteps) -> DraftSteps:
