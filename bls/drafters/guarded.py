@@ -15,7 +15,7 @@ from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
 from tandem.bls.drafters.registry import BASELINE, COPIED_FROM, DRAFTERS, DrafterKind
 from tandem.bls.effects import NO_DRAFT, Draft, EngineCall
-from tandem.bls.errors import Cancelled, EngineCallError, ServingError
+from tandem.bls.errors import Cancelled, EngineCallError, RejectedByEngine, ServingError
 from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -74,6 +74,8 @@ class GuardedDrafter(Drafter):
         self._call(lambda: self._drafter.observe_plain_call(num_tokens, seconds), None)
 
     def failed(self, error: EngineCallError) -> None:
+        rejected = isinstance(error, RejectedByEngine)
+        (self._health.rejected if rejected else self._health.failed)(error)
         self._call(lambda: self._drafter.failed(error), None)
 
     def completed(self, sequence: Sequence) -> None:
@@ -104,7 +106,10 @@ class GuardedDrafter(Drafter):
             raise self._failure(described(error)) from error
 
     def _forward_calls(self, steps: DraftSteps) -> DraftSteps:
-        """Forward the calls to the draft model that steps yield. Reject all other effects."""
+        """Forward the calls to the draft model that steps yield. Reject all other effects.
+
+        If the draft model may not be called, the proposal ends with an empty draft.
+        """
         resume: Callable[[], Any] = partial(next, steps)
         while True:
             try:
@@ -113,6 +118,8 @@ class GuardedDrafter(Drafter):
                 draft: Draft = returned.value
                 return draft
             call = self._checked_effect(effect)
+            if not self._health.available:
+                return NO_DRAFT
             try:
                 resume = partial(steps.send, (yield call))
             except (ServingError, Cancelled) as error:

@@ -175,6 +175,32 @@ def test_engine_calls_of_a_custom_drafter_get_the_right_types(joined):
     assert {call.stop_ids for call in draft.calls} == {(2,)}
 
 
+CALLS_DRAFT = (
+    "def propose(self, sequence, limit):\n"
+    "    answer = yield EngineCall('draft', sequence.context, limit, 1)\n"
+    "    return Draft(answer.tokens)"
+)
+
+
+def test_a_failed_call_of_a_custom_drafter_pauses_the_draft_engine(joined):
+    joined(CALLS_DRAFT, CALLER)
+    draft, health = Draft(ENDLESS, (None,)), Health(patience=1)
+    decoding = decoding_of(REQUEST, health=health)
+    play(decoding, Target(ENDLESS), draft)
+    assert len(draft.calls) == decoding.statistics.num_drafter_failures == 1
+    assert health.errors == ["model 'draft' failed: scripted failure"]
+    assert decoding.sequence.output.tolist() == expected(decoding.request, ENDLESS)[0]
+
+
+def test_a_rejected_call_of_a_custom_drafter_does_not_pause_the_draft_engine(joined):
+    joined(CALLS_DRAFT, CALLER)
+    health = Health()
+    decoding = decoding_of(REQUEST, health=health)
+    play(decoding, Target(ENDLESS), Draft(ENDLESS, rejects=True))
+    assert health.failures == 0
+    assert set(health.errors) == {"model 'draft' failed: scripted rejection"}
+
+
 def test_drafts_with_unknown_names_are_counted_under_the_drafter_name(joined):
     joined(
         "def propose(self, sequence, limit):\n"
