@@ -74,8 +74,10 @@ class GuardedDrafter(Drafter):
         self._call(lambda: self._drafter.observe_plain_call(num_tokens, seconds), None)
 
     def failed(self, error: EngineCallError) -> None:
-        rejected = isinstance(error, RejectedByEngine)
-        (self._health.rejected if rejected else self._health.failed)(error)
+        if isinstance(error, RejectedByEngine):
+            self._health.rejected(error)
+        else:
+            self._health.failed(error)
         self._call(lambda: self._drafter.failed(error), None)
 
     def completed(self, sequence: Sequence) -> None:
