@@ -1,4 +1,4 @@
-"""Temperature, top-k, top-p and min-p on arrays. `engines.torch.warping`: the same on tensors."""
+"""Temperature, top-k, top-p and min-p on numpy arrays. See `engines.torch.warping` for tensors."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_characters_that_json_writes_as_two_escapes_are_read(folder):
     assert load(folder, json.dumps(profile(engines=engines(checkpoint="\N{ROCKET}"))))
 
 
-def test_half_of_such_a_character_is_rejected(folder):
+def test_half_a_surrogate_pair_in_a_profile_is_rejected(folder):
     wrong = r'name: "\ud83d"'
     assert rejection(folder, wrong).startswith("profile.yaml:1 isn't YAML: ")
 
