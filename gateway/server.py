@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,12 +20,17 @@ SECONDS_TO_ASK = 30  # per request; clients are disconnected after one to two ti
 NOTHING = object()
 
 
-def serve(app: Starlette, listening: socket.socket) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP. Must run on the main thread."""
+def serve(
+    app: Starlette, listening: socket.socket, on_ready: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until SIGINT, SIGTERM or SIGHUP. Must run on the main thread.
+
+    on_ready: called as soon as requests are served and signals stop the server.
+    """
     # uvicorn handles only the first two. `nohup` ignores SIGHUP.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    _server(app).run(sockets=[listening])
+    _server(app, on_ready).run(sockets=[listening])
 
 
 @contextmanager
@@ -100,6 +105,13 @@ class _Server(uvicorn.Server):
     Uvicorn would cut off streams, and send a 500 without a body for other requests.
     """
 
+    on_ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.on_ready()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more requests, and wait for the running ones to end."""
         ending = asyncio.create_task(self._end_requests(SECONDS_TO_STOP))
@@ -121,7 +133,7 @@ class _Server(uvicorn.Server):
             await asyncio.wait(self.server_state.tasks, timeout=SECONDS_TO_END)
 
 
-def _server(app: Starlette) -> uvicorn.Server:
+def _server(app: Starlette, on_ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http=Connection,
@@ -134,4 +146,6 @@ def _server(app: Starlette) -> uvicorn.Server:
         timeout_graceful_shutdown=int(SECONDS_TO_STOP + 4 * SECONDS_TO_END),
         server_header=False,
     )
-    return _Server(config)
+    server = _Server(config)
+    server.on_ready = on_ready
+    return server

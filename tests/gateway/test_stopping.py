@@ -133,9 +133,9 @@ app = create_app(GatewaySettings("", Path(sys.argv[2])), connect=lambda _: trito
 server.SECONDS_TO_STOP = float(sys.argv[3])
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it
 with server.listen("127.0.0.1", 0) as bound:
-    print(bound.getsockname()[1], flush=True)
+    port = bound.getsockname()[1]
     with suppress(KeyboardInterrupt):  # raised again after the end
-        server.serve(app, bound)
+        server.serve(app, bound, on_ready=lambda: print(port, flush=True))
 """
 
 
@@ -223,3 +223,9 @@ def is_taken(port):
     with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
         return True
     return False
+
+
+def test_a_signal_right_after_the_gateway_is_ready_stops_it(tokenizer_folder):
+    with gateway_process(tokenizer_folder, 5) as (process, _):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0, process.stderr.read()

@@ -90,6 +90,6 @@ def run(options: argparse.Namespace) -> int:
         from tandem.gateway.server import serve  # noqa: PLC0415  an extra
 
         app = application(settings)
-        print(f"serving {browser_url(bound)} for {options.url}; stop with Ctrl-C", flush=True)
-        serve(app, bound)
+        greeting = f"serving {browser_url(bound)} for {options.url}; stop with Ctrl-C"
+        serve(app, bound, on_ready=lambda: print(greeting, flush=True))
     return 0
