@@ -63,8 +63,8 @@ def test_many_disconnects_leave_no_running_requests(port, triton):
             clients.enter_context(request(port, stream=True))
         assert eventually(lambda: triton.running == 60)
     assert eventually(lambda: triton.left == 60)
+    triton.script = lambda _: HELLO
     with request(port) as connection:
-        triton.script = lambda _: HELLO
         assert connection.getresponse().status == 200
 
 
