@@ -36,7 +36,7 @@ from tandem.bls.effects import Draft, DraftPlan
 FIRST_TOKENS = 8  # draft length before anything is known
 MIN_LAST_ACCEPTANCE = 0.1  # the last token of a branch is accepted with at least this probability
 LEVELS = 5  # of requests, by how many draft tokens in a row are usually right: 1, 2, 4, 8 or 16
-SEQUENCES_PER_SAMPLE = 16  # with n running sequences, one draft in 1 + n // 16 asks for log-probs
+SEQUENCES_PER_SAMPLE = 4  # with n running sequences, one draft in 1 + n // 4 asks for log-probs
 # Plain calls are shorter while matches pay, because a match may be right soon. Short calls take
 # longer per token, so matches must be faster than the alternatives by this factor.
 MIN_LOOKUP_GAIN = 1.2

@@ -534,7 +534,8 @@ class World:
             log_probs = text.log_probs[at : at + call.max_new_tokens]
             unsure = np.exp(np.cumsum(log_probs)) < call.stop_probability
             count = int(unsure.argmax()) + 1 if unsure.any() else len(log_probs)
-            return EngineResult(text.guesses[at : at + count], log_probs=log_probs[:count]), count
+            returned = log_probs[:count] if call.wants_log_probs else None
+            return EngineResult(text.guesses[at : at + count], log_probs=returned), count
         if not drafted:
             return EngineResult(text.answer[at : at + call.max_new_tokens]), call.max_new_tokens
         steps = 1 + self._pair.verify_slope * drafted
