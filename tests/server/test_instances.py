@@ -144,6 +144,7 @@ def test_a_server_ends_when_a_loop_dies(tmp_path):
         folder.mkdir()
         with serving(emulated_zero(folder, instances=2), folder) as server:
             os.kill(process_of_loop(server, 1), signal.SIGKILL)
+            server.watch()
             with pytest.raises(TandemError) as given_up:
                 server.wait()
         if not any(words in str(given_up.value) for words in TRITONS_OWN_END):

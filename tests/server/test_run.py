@@ -3,15 +3,22 @@
 import json
 import os
 import re
+import signal
+from pathlib import Path
 
 import pytest
+from benchmarks.soak.processes import stub_pid
 from checkpoints import write_pair
 from live_triton import leftovers
 
 from tandem.tools import cli as command
-from tandem.tools.client.client import Client
+from tandem.tools.client.client import Client, inputs_for
+from tandem.tools.errors import TandemError
 from tandem.tools.evaluation.hugging_face import HuggingFace
 from tandem.tools.triton.launch import PREFIX
+from tandem.tools.triton.serving import serving
+
+from .conftest import emulated_zero
 
 pytestmark = pytest.mark.heavy
 
@@ -69,6 +76,24 @@ def test_an_interrupted_command_stops_its_server(pair, monkeypatch):
     arguments = ["--engine-dir", str(pair / "target"), "--tokenizer-dir", str(pair / "tokenizer")]
     assert command.main(["run", *arguments, "--input-text", "x"]) == 130
     assert set(leftovers(OURS)) <= before
+
+
+def test_a_request_fails_with_the_reason_if_the_server_loses_its_model(tmp_path):
+    """Triton itself would let the client wait forever."""
+
+    def ask():
+        with serving(planned) as server, Client(server.grpc_url) as asking:
+            for number, _ in enumerate(asking.stream("bls_stream", inputs_for("x", 2000, {}))):
+                if number == 0:
+                    os.kill(stub_pid(server, "bls_stream"), signal.SIGKILL)
+
+    planned = emulated_zero(tmp_path, step_ms={"target": 5.0})
+    with pytest.raises(TandemError) as failed:
+        ask()
+    reason, _, log = str(failed.value).partition("; log: ")
+    # If the killed process held a lock of Triton's shared memory, Triton ends first.
+    assert reason.startswith(("the process of model 'bls_stream' ended", "Triton "))
+    Path(log).unlink()
 
 
 def test_the_summarize_command_gives_the_same_output_as_hugging_face(pair, tmp_path, capsys):

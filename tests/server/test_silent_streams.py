@@ -109,6 +109,7 @@ def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
     with client.InferenceServerClient(server.grpc_url) as connection:
         assert connection.is_server_ready()  # Triton doesn't report the hang
     monkeypatch.setattr("tandem.tools.triton.server.HUNG_STREAM_TIMEOUT", 1.0)
+    server.watch()
     with pytest.raises(TandemError, match="gRPC streams hang: Triton hasn't taken a response"):
         server.wait()
     server.log.path.unlink()

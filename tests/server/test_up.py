@@ -86,12 +86,12 @@ def test_up_ends_if_a_required_process_ends():
 def test_a_crash_is_an_error_even_if_ctrl_c_follows(capsys, monkeypatch, is_noticed):
     wait = TritonServer.wait
 
-    def crash(server, **options):
+    def crash(server):
         os.kill(triton := triton_of(server), signal.SIGKILL)
         assert eventually(lambda: triton not in server.processes)
         try:
             if is_noticed:
-                wait(server, **options)
+                wait(server)
         finally:
             raise KeyboardInterrupt
 

@@ -124,7 +124,7 @@ def _serve(
         if options.open and url:
             open_page(url)
         try:
-            server.wait(expendable=[deployment.profile.models.draft])
+            server.wait()
         except TandemError:
             server.kill()  # before the gateway stops, so that its open requests end
             raise

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -88,6 +89,7 @@ class TritonServer:
         self._wanted_ports = ports
         self._on_progress = on_progress
         self._supervisor: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
         self.failure: TandemError | None = None
 
     def __enter__(self) -> TritonServer:
@@ -111,12 +113,14 @@ class TritonServer:
 
     @property
     def running(self) -> bool:
-        return self._supervisor is not None and self._supervisor.poll() is None
+        leader = self._supervisor  # another thread may set it to None
+        return leader is not None and leader.poll() is None
 
     @property
     def processes(self) -> list[int]:
         """Ids of the server's processes: Triton itself and one stub per Python model."""
-        return list(supervisor.session_processes(self._supervisor.pid)) if self._supervisor else []
+        leader = self._supervisor  # another thread may set it to None
+        return list(supervisor.session_processes(leader.pid)) if leader else []
 
     def start(self) -> None:
         """Start Triton; return once every model is ready, or raise TandemError."""
@@ -134,6 +138,7 @@ class TritonServer:
         return self._start_once()
 
     def _start_once(self) -> None:
+        self._stopping.clear()
         install = find_triton()
         for path in (self.repository, install.backends):
             if any(letter.isspace() for letter in str(path)):  # Python models can't start there
@@ -166,28 +171,34 @@ class TritonServer:
             self.kill()  # no need to wait, because no requests are in flight
             raise
 
-    def wait(self, expendable: Collection[str] = ()) -> None:
-        """Block until the server ends or can no longer serve, then raise TandemError.
+    def watch(self, expendable: Collection[str] = ()) -> None:
+        """Kill the server as soon as it can no longer serve, and set ``failure``.
 
-        Triton doesn't restart the process of a model, so the server can't serve without it.
-        expendable: models that the server can do without.
+        Returns when the server ends or is stopped. Triton doesn't restart the process of a model,
+        and its clients would wait forever. expendable: models that the server can do without.
         """
-        gone: Counter[str] = Counter()
-        while self._supervisor is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._supervisor.wait(SECONDS_BETWEEN_LOOKS)
-                raise self._exit_error()
+        leader, gone = self._supervisor, Counter[str]()
+        while leader and not self._stopping.wait(SECONDS_BETWEEN_LOOKS) and leader.poll() is None:
             gone_before, gone = gone, self._when_ready - Counter(self._names)
             # If Triton itself is ending, its models end a moment earlier. So check twice.
-            for model in sorted((gone & gone_before).keys() - {"Triton", *expendable}):
-                raise self._failure(
-                    f"the process of model '{model}' ended, and Triton doesn't restart it"
-                )
+            lost = sorted((gone & gone_before).keys() - {"Triton", *expendable})
             seconds = pages.oldest_pending_response(self._host, self.ports.metrics)
-            if seconds > HUNG_STREAM_TIMEOUT:
-                raise self._failure(
-                    f"gRPC streams hang: Triton hasn't taken a response for {seconds:.0f} s"
-                )
+            if lost:
+                reason = f"the process of model '{lost[0]}' ended, and Triton doesn't restart it"
+            elif seconds > HUNG_STREAM_TIMEOUT:
+                reason = f"gRPC streams hang: Triton hasn't taken a response for {seconds:.0f} s"
+            else:
+                continue
+            if not self._stopping.is_set():
+                self._failure(reason)
+                supervisor.kill_session(leader.pid)
+            return
+
+    def wait(self) -> None:
+        """Block until the server ends, then raise TandemError."""
+        if self._supervisor is not None:
+            self._supervisor.wait()
+            raise self._exit_error()
 
     def check(self) -> None:
         """Raise TandemError if the server has ended, or ends within a moment."""
@@ -203,6 +214,7 @@ class TritonServer:
         """
         if self._supervisor is None:
             return
+        self._stopping.set()
         try:
             if "Triton" not in self._names:  # it crashed, or a service manager stopped it too
                 with suppress(TandemError):
@@ -223,6 +235,7 @@ class TritonServer:
         """Kill all of the server's processes immediately, if it is running, and clean up."""
         if self._supervisor is None:
             return
+        self._stopping.set()
         with handle_signals(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
             if self._supervisor.poll() is None:
                 supervisor.kill_session(self._supervisor.pid)
@@ -310,6 +323,8 @@ class TritonServer:
         ) and pages.all_exist(self._host, self.ports.metrics, "/metrics")
 
     def _exit_error(self) -> TandemError:
+        if self.failure:
+            return self.failure
         status = self._supervisor.returncode if self._supervisor else 0
         if status < 0:
             return self._failure(f"Triton's supervisor was killed by signal {-status}")

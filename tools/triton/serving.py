@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,8 @@ def serving(
                 on_progress=show,
             )
             server.start()
+        draft = deployment.profile.models.draft  # without it, the target decodes alone
+        threading.Thread(target=server.watch, args=[[draft]], daemon=True).start()
         try:
             yield server
         except TandemError:
