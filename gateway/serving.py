@@ -159,7 +159,9 @@ class Serving:
 
     async def count_tokens(self, http: Request) -> Response:
         body = await read_body(CountRequest, http)
-        ids = await self._chat_ids(body.chat, await self._served_models(), http)
+        models = await self._served_models()
+        models.find(body.chat.model)
+        ids = await self._chat_ids(body.chat, models, http)
         return JSONResponse({"input_tokens": len(ids)})
 
     async def tokenize(self, http: Request) -> Response:

@@ -130,11 +130,19 @@ async def test_messages_with_tool_results_give_the_same_prompt_as_a_chat(ask, po
     assert triton.asked[-1]["input_ids"] == triton.asked[-2]["input_ids"]
     counted = await post(
         f"{PATH}/count_tokens",
-        {"model": "x", "messages": messages, "tools": [ADD], "system": system},
+        {"messages": messages, "tools": [ADD], "system": system},
         chat_template=TOOLS,
     )
     count = parsed("MessageTokensCount", counted.json()).input_tokens
     assert count == len(triton.asked[-1]["input_ids"])
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+async def test_an_unknown_model_is_not_found(post, path):
+    response = await post(path, {"model": "gpt-4", "max_tokens": 1, "messages": [USER]})
+    assert response.status_code == 404
+    assert response.json()["error"]["type"] == "not_found_error"
+    assert "bls_stream, bls, ensemble" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("content", [{}, {"content": None}])
