@@ -263,18 +263,39 @@ def record_shapes(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
     *_args: Any,
+    sliding_window: int | None = None,
     **_kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Skip attention, but record the shapes of a layer's keys and values."""
+    """Skip attention, but record the shapes of a layer's keys and values, and an ignored window.
+
+    attention_mask: from `window_as_mask`, unless the model makes its own.
+    """
     _current.shapes[module.layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
+    if attention_mask is not None and attention_mask.dtype == torch.int64:
+        window = int(attention_mask.flatten()[0])
+        if window and window != sliding_window:
+            _current.ignored_windows.append(window)
     batch, heads, tokens, _size = query.shape
     return query.new_zeros(batch, tokens, heads, value.shape[3]), None
 
 
-def recorded_shapes(run: Callable[[], object]) -> tuple[tuple[int, int, int], ...]:
-    """Return (heads, key size, value size) per layer, recorded during the forward pass `run`."""
-    _current.shapes = {}
+def window_as_mask(*, local_size: int | None = None, **_kwargs: Any) -> torch.Tensor:
+    """Return the window that transformers' mask would have (0: none), instead of the mask."""
+    return torch.full((1, 1, 1, 1), local_size or 0)
+
+
+def recorded_shapes(
+    run: Callable[[], object],
+) -> tuple[tuple[tuple[int, int, int], ...], int | None]:
+    """Return what `record_shapes` recorded during the forward pass `run` of one token.
+
+    First (heads, key size, value size) per layer. Then the smallest sliding window that a layer has
+    only in transformers' mask, so that `packed_attention` would ignore it, or None.
+    """
+    _current.shapes, _current.ignored_windows = {}, []
     run()
     shapes = _current.shapes
-    return tuple(shapes[layer] for layer in range(len(shapes)))
+    layers = tuple(shapes[layer] for layer in range(len(shapes)))
+    return layers, min(_current.ignored_windows, default=None)

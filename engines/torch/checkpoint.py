@@ -8,7 +8,12 @@ from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+)
 from transformers.utils import logging
 
 from tandem.engines.errors import LoadError, first_line
@@ -21,6 +26,7 @@ Loader: TypeAlias = Callable[[TorchSettings, Path], Any]  # the signature of `lo
 
 AttentionInterface.register(attention.NAME, attention.packed_attention)
 AttentionInterface.register(attention.SHAPES_NAME, attention.record_shapes)
+AttentionMaskInterface.register(attention.SHAPES_NAME, attention.window_as_mask)
 
 
 def load_checkpoint(settings: TorchSettings, path: Path) -> Any:

@@ -132,11 +132,16 @@ class PackedModel:
         kinds = set(getattr(config, "layer_types", None) or ()) - _ATTENTION_KINDS
         if kinds:
             raise NotImplementedError(f"it has layers of the type '{min(kinds)}'")
-        layers = attention.recorded_shapes(
+        layers, window = attention.recorded_shapes(
             lambda: self._plain_logits(np.zeros(1, np.int64), attention.SHAPES_NAME)
         )
         if len(layers) != config.num_hidden_layers:
             raise NotImplementedError("its attention can't be replaced")
+        if window is not None and window < self._settings.max_seq_len:
+            raise NotImplementedError(
+                f"it has a sliding window of {window} tokens that only transformers' own attention "
+                f"applies; set max_seq_len to at most {window}"
+            )
         return KVShape(layers, self._model.dtype, self.device)
 
     def _check(self, path: Path) -> int:

@@ -15,7 +15,9 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     Phi3Config,
+    PhimoeConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
 )
 
 from tandem.engines.torch.engine import TorchEngine
@@ -56,6 +58,28 @@ CONFIGS = {
             "long_factor": [4.0] * 6,
         },
     ),
+    # Transformers applies their windows only in its own mask.
+    "phimoe": PhimoeConfig(
+        **SIZES,
+        **SPREAD,
+        num_key_value_heads=2,
+        intermediate_size=96,
+        num_local_experts=2,
+        sliding_window=64,
+    ),
+    "qwen2_moe": Qwen2MoeConfig(
+        **SIZES,
+        **SPREAD,
+        num_key_value_heads=2,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=32,
+        num_experts=2,
+        num_experts_per_tok=1,
+        use_sliding_window=True,
+        sliding_window=64,
+    ),
+    # Transformers ignores a window in the configuration of these models.
+    "llama-window": LlamaConfig(**SIZES, **SPREAD, intermediate_size=96, sliding_window=64),
     "llama-mlp-bias": LlamaConfig(**SIZES, **SPREAD, intermediate_size=96, mlp_bias=True),
     "bloom": BloomConfig(hidden_size=48, n_layer=2, n_head=4, **SPREAD),
     "falcon": FalconConfig(**SIZES, **SPREAD),

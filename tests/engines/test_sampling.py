@@ -248,6 +248,21 @@ def test_unsupported_attention_is_rejected_at_load(make_harness, name):
         make_harness(name)
 
 
+@pytest.mark.parametrize("name", ["phimoe", "qwen2_moe"])
+def test_a_window_that_attention_would_ignore_is_rejected_at_load(make_harness, name):
+    line = f"architecture '{name}' isn't supported: .* window of 64 tokens.* max_seq_len .* 64$"
+    with pytest.raises(LoadError, match=line):
+        make_harness(name, max_seq_len=65)
+    make_harness(name, max_seq_len=64)  # the window hides nothing
+
+
+def test_a_window_that_transformers_ignores_is_no_reason_to_reject(make_harness, reference):
+    ids = prompt(1, 100)
+    with torch.inference_mode():
+        logits = reference("llama-window")(torch.tensor([ids])).logits[0]
+    assert make_harness("llama-window").tokens(ids, 1) == [int(logits[-1].argmax())]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
