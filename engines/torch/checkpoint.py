@@ -1,4 +1,8 @@
-"""Load a Hugging Face checkpoint for `PackedModel` if it fits into the device's memory."""
+"""Load a Hugging Face checkpoint for `PackedModel`.
+
+The checks are for what `tandem` can't see in the JSON files: damaged or missing weights, the
+memory, and the limits of the configuration as transformers completes it.
+"""
 
 from __future__ import annotations
 

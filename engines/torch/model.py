@@ -1,4 +1,8 @@
-"""A causal LM that runs packed sequences over our KV cache."""
+"""A causal LM that runs packed sequences over our KV cache.
+
+Loading a model also decides whether its architecture is supported: its attention must go through
+`packed_attention` and produce transformers' logits.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +24,11 @@ from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.lora import Adapters
 from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 from tandem.engines.torch.paged.runner import PagedRunner
-from tandem.engines.torch.settings import TorchSettings
+from tandem.engines.torch.settings import LAYER_TYPES, TorchSettings
 from tandem.engines.torch.step_sampler import SamplingInput, StepOutput, StepSampler
 
 _CHECK_TOKENS = 12
 _CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
-_ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 
 
 class PackedModel:
@@ -129,9 +132,9 @@ class PackedModel:
     def _kv_shape(self) -> KVShape:
         """Return the shape of one token's keys and values, or raise for unsupported attention."""
         config = self._model.config.get_text_config()
-        kinds = set(getattr(config, "layer_types", None) or ()) - _ATTENTION_KINDS
-        if kinds:
-            raise NotImplementedError(f"it has layers of the type '{min(kinds)}'")
+        others = set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES
+        if others:
+            raise NotImplementedError(f"it has layers of type '{min(others)}'")
         layers, window = attention.recorded_shapes(
             lambda: self._plain_logits(np.zeros(1, np.int64), attention.SHAPES_NAME)
         )

@@ -117,6 +117,15 @@ def test_the_reason_why_transformers_rejects_a_config_is_reported(folder, change
     assert reason in text
 
 
+def test_layers_of_an_unsupported_type_are_rejected(folder):
+    """Chunks longer than the check of the logits would change only longer contexts."""
+    change_config(folder, layer_types=["full_attention", "chunked_attention", "full_attention"])
+    assert rejection(folder) == (
+        "checkpoint 'FOLDER': architecture 'llama' isn't supported: it has layers of type "
+        "'chunked_attention'"
+    )
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_a_context_shorter_than_the_check_at_load_works(make_harness, name):
     engine = make_harness(name, max_seq_len=8, max_draft_len=2)

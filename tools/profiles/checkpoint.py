@@ -1,4 +1,8 @@
-"""Reads the folder of a Hugging Face checkpoint, without PyTorch."""
+"""Reads the folder of a Hugging Face checkpoint, without PyTorch.
+
+The checks are the same for all engines: the files exist, and their JSON has the right types.
+`engines` checks what one kind of engine supports.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +103,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint's config.json; raise TandemError if it is invalid."""
+    """Return the content of a checkpoint's config.json, or {} without one.
+
+    Raises TandemError if it is invalid. In the folder of a built TensorRT engine, the content is in
+    `pretrained_config`.
+    """
     path = folder / "config.json"
     config = read_json(path)
     pretrained = config.get("pretrained_config", config)
@@ -115,6 +123,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def require_weights(folder: Path) -> None:
+    """Raise TandemError if a file of weights is missing. Engines check what the files contain."""
     if not weight_files(folder):
         raise TandemError(f"{folder} has no weights ({' or '.join(WEIGHTS[1:])})")
     if (folder / "model.safetensors").is_file():  # transformers prefers it to several files

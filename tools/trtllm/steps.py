@@ -68,8 +68,7 @@ def _convert(name: str, engine: TensorRTLLMDraft, examples: Path, output: Path) 
         f"--pp_size={engine.pp_size}",
     )
     if convert.qformat is None:
-        config = read_config(engine.checkpoint) if engine.checkpoint.is_dir() else {}
-        model_type = config.get("model_type", UNSEEN)
+        model_type = read_config(engine.checkpoint).get("model_type", UNSEEN)
         if model_type not in CONVERTERS:
             raise TandemError(
                 f"engines.{name}.convert has no converter for model_type '{model_type}' (only for "

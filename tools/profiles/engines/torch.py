@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tandem.contract.capabilities import Capabilities
 from tandem.engines import capabilities
-from tandem.engines.torch.settings import TorchSettings
+from tandem.engines.torch.settings import LAYER_TYPES, TorchSettings
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
     checkpoint_files,
@@ -29,7 +29,6 @@ from tandem.tools.profiles.engines.checkpoint_section import SEQUENCES_CACHED, C
 CHECKPOINT = "checkpoint"  # folder next to model.py
 KV_BYTES = 2**30  # default size of the KV cache, unless one whole sequence needs more
 CAUSAL = ("ForCausalLM", "LMHeadModel")  # suffixes of transformers' decoder classes
-ATTENTION = {"full_attention", "sliding_attention"}
 RECURRENT = {"mamba", "mamba2", "falcon_mamba", "rwkv"}
 
 
@@ -111,19 +110,19 @@ def _why_unsupported(config: Mapping[str, Any]) -> str | None:
     """Return why the engine can't serve a checkpoint, or None if it may work.
 
     config: the checkpoint's config.json. This check saves downloading and loading the weights of an
-    architecture that is known not to work. The engine itself compares its logits with transformers'
-    after it has loaded the weights.
+    architecture that is known not to work. The engine decides when it loads them: it checks the
+    layers' attention, and compares its logits with transformers'.
     """
+    kind = str(config.get("model_type"))
     names = [str(name) for name in config.get("architectures") or ()]
     if config.get("is_encoder_decoder") or (
         names and not any(name.endswith(CAUSAL) for name in names)
     ):
-        kind = names[0] if names else config.get("model_type", "an encoder-decoder")
-        return f"architecture '{kind}' isn't a decoder-only language model (...ForCausalLM)"
-    kind = str(config.get("model_type"))
+        name = names[0] if names else kind
+        return f"architecture '{name}' isn't a decoder-only language model (...ForCausalLM)"
     if kind in RECURRENT:
         return f"architecture '{kind}' isn't supported: it has no attention KV cache"
-    others = sorted({str(layer) for layer in config.get("layer_types") or ()} - ATTENTION)
+    others = sorted({str(layer) for layer in config.get("layer_types") or ()} - LAYER_TYPES)
     if others:
         return f"architecture '{kind}' isn't supported: it has layers of type '{others[0]}'"
     return None
