@@ -51,9 +51,19 @@ def children(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def paused_copy(worker_pid):
+    """Return the process id of a worker's copy, which is paused once its limits are set."""
+    assert eventually(lambda: children(worker_pid))
+    [copy] = children(worker_pid)
+    limits, ours = (Path(f"/proc/{pid}/limits") for pid in (copy, worker_pid))
+    assert eventually(lambda: limits.read_text() != ours.read_text())
+    os.kill(copy, signal.SIGSTOP)
+    return copy
+
+
 @contextmanager
 def compiling(worker, monkeypatch):
-    """Compile a heavy guide for up to a minute, until the context ends.
+    """Compile a heavy guide until the context ends. The copy is paused.
 
     Yields the process ids of the worker and of its copy, and the error that the guide gets.
     """
@@ -70,8 +80,7 @@ def compiling(worker, monkeypatch):
     pid = worker._process.pid
     thread = threading.Thread(target=compile_heavy)
     thread.start()
-    assert eventually(lambda: children(pid))
-    [copy] = children(pid)
+    copy = paused_copy(pid)
     yield pid, copy, failed
     if alive(copy):
         os.kill(copy, signal.SIGKILL)
@@ -124,8 +133,12 @@ def test_a_small_guide_does_not_wait_for_a_slow_one(fresh):
         with pytest.raises(GuideError):
             fresh.matcher(HEAVY, [END])
 
+    slow = fresh._workers[1]
+    slow.cpu_seconds = 60
     heavy = threading.Thread(target=compile_heavy)
     heavy.start()
+    assert eventually(lambda: slow._process)
+    paused_copy(slow._process.pid)
     assert fresh.matcher(SMALL, [END]).walk([])
     assert heavy.is_alive()
     fresh.close()  # ends the slow compilation
