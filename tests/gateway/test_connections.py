@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import threading
 import time
 
 import httpx2
@@ -98,14 +99,26 @@ def test_a_slow_client_does_not_delay_others(port, triton):
 
 
 def test_only_clients_with_incomplete_requests_are_disconnected(port, triton, monkeypatch):
+    is_sent = threading.Event()  # a client that is still sending must not be disconnected
+    check = Connection._check
+
+    def check_if_sent(self):
+        if is_sent.is_set():
+            check(self)
+        else:
+            self._check_later()
+
+    monkeypatch.setattr(Connection, "_check", check_if_sent)
     monkeypatch.setattr("tandem.gateway.server.SECONDS_TO_ASK", 0.1)
     triton.script = lambda _: [HELLO[0], FOREVER]
     head = b"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\n"
     with request(port, stream=True), contextlib.ExitStack() as others:
         assert eventually(lambda: triton.sent == 1)
         for sent in (b"", head, head + b"content-length: 9\r\n\r\n{"):
+            is_sent.clear()
             other = others.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
             other.sendall(sent)
+            is_sent.set()
             assert other.recv(1) == b""
         assert triton.running == 1
 

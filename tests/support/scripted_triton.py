@@ -111,6 +111,7 @@ class ScriptedTriton:
         self.asked.append(inputs)
         self.extras = list(extras)
         self.running += 1
+        left = 0
         try:
             for step in self._steps(inputs):
                 await asyncio.sleep(0)
@@ -123,10 +124,11 @@ class ScriptedTriton:
                     await self._stopped.wait()
                     raise gateway_stopped()
         except (asyncio.CancelledError, GeneratorExit):
-            self.left += 1
+            left = 1
             raise
         finally:
             self.running -= 1
+            self.left += left  # last, because tests wait for it
 
     def _steps(self, inputs: Any) -> Script:
         steps = list(self.script(inputs))
