@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 from typing import get_args
 
@@ -190,10 +191,10 @@ async def test_the_gateway_knows_every_finish_reason_of_the_loop():
 
 
 async def test_readiness_requires_working_streams(monkeypatch):
-    monkeypatch.setattr(backend, "SECONDS_TO_ANSWER", 0.5)
     service = Service()
     async with connected(service) as triton:
         assert await triton.ready()
+        monkeypatch.setattr(backend, "SECONDS_TO_ANSWER", 0.5)
         service.streams = False
         assert not await triton.ready()
 
@@ -221,17 +222,20 @@ async def test_proxy_environment_variables_are_ignored(monkeypatch):
 
 
 async def test_the_gateway_reconnects_to_a_restarted_server():
-    server, port = await started(Service())
-    triton = Triton(f"127.0.0.1:{port}")
-    assert await triton.ready()
-    await server.stop(0)
-    assert not await triton.ready()
-    server, _ = await started(Service(), port)
-    with anyio.fail_after(20):
-        while not await triton.ready():
-            await asyncio.sleep(0.05)
-    await triton.close()
-    await server.stop(0)
+    with socket.socket() as reserved:  # no other process can get the port meanwhile
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as gRPC does
+        reserved.bind(("127.0.0.1", 0))
+        server, port = await started(Service(), reserved.getsockname()[1])
+        triton = Triton(f"127.0.0.1:{port}")
+        assert await triton.ready()
+        await server.stop(0)
+        assert not await triton.ready()
+        server, _ = await started(Service(), port)
+        with anyio.fail_after(20):
+            while not await triton.ready():
+                await asyncio.sleep(0.05)
+        await triton.close()
+        await server.stop(0)
 
 
 async def test_requests_are_distributed_over_all_addresses():
