@@ -16,6 +16,7 @@ needs_browser = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 expect = sync_api.expect
+expect.set_options(timeout=60_000)  # milliseconds; the default is too short for a busy machine
 
 
 @contextmanager

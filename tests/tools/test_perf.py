@@ -117,7 +117,7 @@ def test_perf_analyzer_ends_even_if_the_signal_arrives_while_it_starts(wheel, mo
 
     monkeypatch.setattr(subprocess, "Popen", InterruptedPopen)
     monkeypatch.setattr(perf, "entries_to_call", lambda *_: {"bls_stream": True})
-    wheel('#!/bin/sh\n[ "$1" = --version ] || exec sleep 5\n')
+    wheel('#!/bin/sh\n[ "$1" = --version ] || exec sleep 60\n')
     assert command.main(["perf", "--url", "here:1"]) == 130
     assert [process.returncode for process in started] == [-signal.SIGKILL]
 
