@@ -78,8 +78,10 @@ def serving(triton, *, more_bytes=0):
 
     is_over = threading.Event()
     with http_server(answer) as port:
-        yield f"http://127.0.0.1:{port}"
-        is_over.set()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            is_over.set()
 
 
 @pytest.fixture
