@@ -7,7 +7,7 @@ from benchmarks.soak.processes import is_at_rest
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from entries import OUTPUTS, rejection, stream, streaming
 from live_triton import eventually
-from metrics import Change, computed, scrape, total
+from metrics import Change, computed, scrape, settle, total
 
 from tandem.contract.entry import FIRST_SCHEDULED_TIME_NS
 
@@ -39,6 +39,7 @@ def test_only_requests_over_the_limit_are_rejected(emulated):
     rejected = 6
     prompts = PROMPTS[: RUNNING + QUEUE + rejected]
     expected = controls(emulated, prompts)
+    settle(emulated)  # a sequence leaves its place only after its last response
     with Crowd(emulated, len(prompts)) as crowd:
         with emulated.faults.inject("target", "hold"):
             asked = crowd.ask(prompts)

@@ -79,17 +79,19 @@ def test_a_hanging_draft_engine_is_abandoned_at_its_timeout(pb, held):
 
 
 def test_cancelling_stops_both_calls_and_waits_for_them(pb, held):
-    verified = threading.Event()
+    verifying, verified = threading.Event(), threading.Event()
 
     def hold_both(kind, request_id):
         """Hold the branches and the concurrent verification."""
         held(kind, request_id)
         if kind == "target":
+            verifying.set()
             assert verified.wait(PATIENCE)
 
     engines = Engines(hold=hold_both)
     driver, receiver, _ = started(pb, engines)
     assert held.arrived.wait(PATIENCE)
+    assert verifying.wait(PATIENCE)
     driver.interrupt(Cancelled())
     assert eventually(lambda: len(set(engines.stops)) == 2)
     assert held.ids[0] in engines.stops

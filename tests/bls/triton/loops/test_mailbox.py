@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 
+from tandem.bls.triton.loops import mailbox
 from tandem.bls.triton.loops.mailbox import AddressTaken, Mailbox
 
 PATIENCE = 30
@@ -32,7 +33,8 @@ class Neighbour:
 
 
 @pytest.fixture
-def pair():
+def pair(monkeypatch):
+    monkeypatch.setattr(mailbox, "SEND_TIMEOUT", PATIENCE)  # the receiver may be slow
     sender, receiver = Neighbour(), Neighbour()
     sender.open(receiver)
     receiver.open(sender)
