@@ -144,7 +144,8 @@ def test_usage_left_by_an_earlier_server_is_ignored(name, begin):
 
 def test_a_stop_is_sent_to_every_other_loop(begin):
     first, second, third = begin(3)
-    names = [f"tandem-forwarded-{number}" for number in range(10)]  # the system buffers ten
+    # The socket of a stalled process has room for ten messages.
+    names = [f"tandem-forwarded-{number}" for number in range(10)]
     first.send(f"stop {' '.join(names)}")
     for other in (second, third):
         assert [other.hear() for _ in names] == [f"stop {name}" for name in names]
