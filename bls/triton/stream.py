@@ -153,8 +153,9 @@ class StreamEntry:
             call_slot=CallSlot(self._clients.calls),
             arrivals=self._admission.arrive(len(prompts)),
         )
-        self._queue(state, prompts)
         self._register(id_of(request), state)
+        with fail_on_error(state):
+            self._queue(state, prompts)
         self._watcher.add(state)
 
     def _queue(self, state: RequestState, prompts: list[Prompt]) -> None:
@@ -168,15 +169,11 @@ class StreamEntry:
 
             run_in_background(partial(self._prepare, state, prompts, permit), abort)
 
-        try:
-            if any(needs_tokenizer(prompt, state.options) for prompt in prompts):
-                size = sum(prompt.num_bytes for prompt in prompts)
-                state.permit = self._tokenizer_limiter.acquire(begin, size)
-            else:
-                begin()
-        except Exception:
-            state.arrivals.leave()
-            raise
+        if any(needs_tokenizer(prompt, state.options) for prompt in prompts):
+            size = sum(prompt.num_bytes for prompt in prompts)
+            state.permit = self._tokenizer_limiter.acquire(begin, size)
+        else:
+            begin()
 
     def _prepare(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
         """Tokenize a request's prompts, compile its guides, and queue its sequences."""

@@ -11,10 +11,12 @@ from model_configs import model_config, start_arguments
 from scripted import SETTINGS, with_engines
 from tokenizer_kinds import byte_level, write
 
+from tandem.bls.triton import stream
 from tandem.bls.triton.stream import TOKENIZER_CALLS, StreamEntry
 from tandem.contract import engine as tensors
 from tandem.contract import entry as outputs
 from tandem.contract.errors import prefix_code
+from tandem.contract.forwarding import new_forwarded_id
 from tandem.contract.model_parameters import encode
 from tandem.postprocessing.detokenizer import make_detokenizer
 from tandem.postprocessing.postprocessor import Postprocessor
@@ -83,8 +85,7 @@ def models(pb):
 
 
 @pytest.fixture
-def submit(pb, models, tmp_path):
-    """submit(**inputs) sends a request to the entry, and returns the sender of its responses."""
+def entry(models, tmp_path):
     write(KIND, tmp_path / "1" / "tokenizer")
     sizes = {"vocab_size": KIND.get_vocab_size(), "kv_cache_tokens": 4096}
     target = {**sizes, "client_adapters": True}
@@ -98,17 +99,23 @@ def submit(pb, models, tmp_path):
     config = model_config(encode(settings), name="bls_stream", instance_group=[{"count": 1}])
     entry = StreamEntry()
     entry.initialize(start_arguments(config, tmp_path))
+    yield entry
+    entry.finalize()
 
-    def send(**values):
+
+@pytest.fixture
+def submit(pb, models, entry):
+    """submit(**inputs) sends a request to the entry, and returns the sender of its responses."""
+
+    def send(request_id="", **values):
         sender = models.sender = pb.ResponseSender()
         values = {"max_tokens": len(IDS), "end_id": -1} | values
         rows = {name: v if isinstance(v, list) else [v] for name, v in values.items()}
         arrays = {name: array(INPUTS[name], [row]) for name, row in rows.items()}
-        entry.execute([pb.Request(sender, arrays, outputs.OUTPUTS)])
+        entry.execute([pb.Request(sender, arrays, outputs.OUTPUTS, request_id)])
         return sender
 
-    yield send
-    entry.finalize()
+    return send
 
 
 @pytest.fixture
@@ -164,6 +171,21 @@ def test_failed_requests_leave_room_for_others(ask):
     for _ in range(MAX_REQUESTS):
         assert ask(text_input=PROMPT * 2_000, max_tokens=4).sent[-1].line
     assert texts_of(ask(text_input=PROMPT)) == [TEXT]
+
+
+def test_a_request_can_be_stopped_as_soon_as_it_has_started(pb, entry, submit, monkeypatch):
+    request_id = new_forwarded_id()
+    start = stream.run_in_background
+
+    def stop_and_start(*arguments):
+        stop = array(INPUTS["stop"], [[True]])
+        entry.execute([pb.Request(pb.ResponseSender(), {"stop": stop}, (), request_id)])
+        start(*arguments)
+
+    monkeypatch.setattr(stream, "run_in_background", stop_and_start)
+    sender = submit(request_id, text_input=PROMPT)
+    assert eventually(lambda: sender.sent)
+    assert sender.sent[0].line.endswith("the request was cancelled")
 
 
 WEIGHTS = [[0.5] * QUEUE_BYTES]
