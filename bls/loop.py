@@ -193,10 +193,10 @@ class Decoding:
         """
         bounds = (
             self.sequence.tokens_left,
-            self._plain_call_size.tokens,
+            self._plain_call_size.tokens,  # so that chunks and stop strings aren't late
             self._guidance.max_plain_tokens,
-            self._plain_tokens_due or UNBOUNDED,
-            self.sequence.min_tokens_left or UNBOUNDED,
+            self._plain_tokens_due or UNBOUNDED,  # then the drafter tries again
+            self.sequence.min_tokens_left or UNBOUNDED,  # then end ids are no longer banned
         )
         wanted = min(bounds)
         began = self._clock()
@@ -269,7 +269,10 @@ class Decoding:
         *,
         eos_dropped: bool = False,
     ) -> Steps:
-        """Append and emit a result's tokens up to an end of sequence or a stop string.
+        """Append and emit a result's tokens.
+
+        They are cut, in this order, at an end of sequence, at ``max_tokens``, and at a token that
+        the guide doesn't allow. Forced tokens of the guide follow. A stop string cuts all of it.
 
         details: details of the result's tokens. eos_index: index of the first end of sequence in
         the result, or None. eos_dropped: whether the engine stopped on EOS and left it out of its

@@ -28,7 +28,7 @@ PRIOR = 8.0  # weight of priors: in tokens for acceptance rates, in rounds for l
 
 
 class Acceptance:
-    """Acceptance rate of draft tokens whose predecessors were all accepted."""
+    """Acceptance rate (alpha in Leviathan et al.): of tokens whose predecessors were accepted."""
 
     def __init__(self) -> None:
         self._accepted = self._decided = 0.0

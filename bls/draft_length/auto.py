@@ -163,10 +163,10 @@ class DraftPlanner:
             elif not self._stops_when_unsure or draft.result.log_probs is not None:
                 round_ = self._arms.as_every_arm(draft, num_accepted, rate)
                 self._arms.add(round_, 0, 1 + level)
-            self._end_slot(plans)
+            self._end_slot(plans)  # this round belongs to the slot in which it ends
             if timed:
                 self._count(plans.costs, draft, seconds)
-                self._end_slot(plans)
+                self._end_slot(plans)  # a first measurement may end with this round
 
     def observe_lookup(self, match: Draft, num_right: int) -> None:
         """Record how many tokens of a lookup draft were right, whether it was verified or not."""

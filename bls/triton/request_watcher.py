@@ -4,7 +4,7 @@ Triton doesn't notify a model that a client has left. The model has to ask (`Sen
 and each question is a call to the server process. This thread asks for all requests, through
 `RequestState.check` in the stream entry and `_Forwarded.check` in the other entries. Without this
 thread, no request is cancelled, no call times out, and no metric changes. So the thread survives
-every error and never blocks.
+every error, and never waits for an engine or a client.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Watcher:
         for watched in requests:
             self._try("failed to check a request", partial(self._check, watched, now))
         for task in self._periodic_tasks:
-            self._try("failed to publish metrics", task)
+            self._try("a periodic task failed", task)
         return len(requests)
 
     def _check(self, watched: Watched, now: float) -> None:
