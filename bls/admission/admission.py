@@ -2,8 +2,8 @@
 
 Between rounds, no engine call is in flight for a sequence, so its KV blocks can be evicted. With
 more running sequences than the target's cache holds, every round would need another prefill. So a
-sequence starts only if all running contexts fit at their full length. Sequences start in order of
-arrival, and the queue is bounded.
+sequence starts only if all running contexts fit at their full length. Sequences start in the
+order in which they enter the queue, which is bounded.
 
 Blocks in the draft engine's cache are reserved separately, and no sequence waits for them. A
 sequence without draft blocks decodes with the target alone until enough blocks are free. A sequence
@@ -23,6 +23,8 @@ from itertools import accumulate, takewhile
 
 from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
 from tandem.bls.errors import BadRequest, Overloaded
+from tandem.bls.request import Request
+from tandem.bls.settings import LoopSettings
 
 
 class Reservation:
@@ -45,6 +47,14 @@ class Reservation:
         self.start = start
         self.has_draft_blocks = False
         self.queued_at = 0
+
+    @classmethod
+    def for_request(cls, request: Request, settings: LoopSettings) -> Reservation:
+        """Reserve enough for the prompt, the longest output, and the longest draft."""
+        tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
+        draft = settings.draft if request.drafter_kind.samples_from_draft_model else None
+        draft_blocks = draft.kv_blocks_for(min(tokens, draft.max_seq_len)) if draft else 0
+        return cls(settings.target.kv_blocks_for(tokens), draft_blocks)
 
 
 class Admission:

@@ -16,7 +16,6 @@ import triton_python_backend_utils as pb_utils
 
 from tandem.bls.admission.admission import Admission, Reservation
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
-from tandem.bls.admission.kv_blocks import DraftKvAvailability, needed_kv_blocks
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
@@ -32,7 +31,7 @@ from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
+from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth, SequenceDraftHealth
 from tandem.bls.triton.loops.shared_capacity import find_other_loops, index_of_loop
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.raw_request import id_of, parameters_of, timeout_of
@@ -210,10 +209,10 @@ class StreamEntry:
         matcher: GuideMatcher | None,
         prefix: str,
     ) -> SequenceState:
-        reservation = Reservation(*needed_kv_blocks(request, self._settings))
+        reservation = Reservation.for_request(request, self._settings)
         context = DrafterContext(
             self._settings,
-            DraftKvAvailability(reservation, self._health),
+            SequenceDraftHealth(reservation, self._health),
             self._draft_planner,
             self._ahead_planner,
             self._pools,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+from tandem.bls.admission.admission import Reservation
+from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.errors import EngineCallError, Overloaded
 from tandem.bls.triton.background import log_exception, log_info, log_warning, run_in_background
 from tandem.bls.triton.engine_calls.clients import EngineClient
@@ -14,7 +16,7 @@ class DraftEngineHealth:
     """The `DrafterHealth` of the draft engine, shared by all requests.
 
     After a failure, probes are sent until one of them succeeds within the timeout of a draft call.
-    If the engine's process has died, a probe never returns, so drafts stay off until the server
+    If the engine's process has died, a probe never returns, so the pause lasts until the server
     restarts.
 
     engine: None if the deployment has no draft engine. pause: seconds before each probe.
@@ -34,7 +36,7 @@ class DraftEngineHealth:
             if engine is None or not self.available:
                 return
             self.available = False
-        log_warning(f"requests continue without drafts: {error}")
+        log_warning(f"requests continue without the draft model: {error}")
         run_in_background(lambda: self._probe_until_healthy(engine), self._resume_without_probe)
 
     def rejected(self, error: Exception, without: str = "drafts") -> None:
@@ -65,4 +67,22 @@ class DraftEngineHealth:
             if time.monotonic() - began < engine.settings.timeout:
                 break
         self.available = True
-        log_info(f"model '{engine.settings.model}' responds again; drafts are back on")
+        log_info(f"model '{engine.settings.model}' responds again; it drafts again")
+
+
+class SequenceDraftHealth:
+    """The `DrafterHealth` of one sequence, which also needs blocks in the draft engine's cache."""
+
+    def __init__(self, reservation: Reservation, health: DrafterHealth) -> None:
+        self._reservation = reservation
+        self._health = health
+
+    @property
+    def available(self) -> bool:
+        return self._reservation.has_draft_blocks and self._health.available
+
+    def failed(self, error: EngineCallError) -> None:
+        self._health.failed(error)
+
+    def rejected(self, error: Exception, without: str = "drafts") -> None:
+        self._health.rejected(error, without)

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from scripted import SETTINGS, Health, ids, with_engines
+from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.admission.admission import (
     Admission,
     Reservation,
 )
-from tandem.bls.admission.kv_blocks import DraftKvAvailability, needed_kv_blocks
-from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
+from tandem.bls.errors import BadRequest, Overloaded
 from tandem.bls.request import Request
 
 
@@ -226,17 +225,6 @@ def test_a_sequence_larger_than_the_draft_cache_runs_without_drafts():
     assert queue.add("short", 1, 2).has_draft_blocks
 
 
-def test_a_sequence_needs_reserved_draft_blocks_to_use_the_draft_model():
-    reservation, health = Reservation(1, 1), Health(patience=1)
-    room = DraftKvAvailability(reservation, health)
-    assert not room.available
-    reservation.has_draft_blocks = True
-    assert room.available
-    room.failed(EngineCallError("draft", "it fell over"))
-    assert health.failures == 1
-    assert not room.available
-
-
 REQUEST = Request(prompt_ids=ids(*range(5)), max_tokens=7, draft_len=3, prompt_lookup_num_tokens=2)
 BLOCKS = with_engines(
     SETTINGS, target={"kv_block_tokens": 4}, draft={"kv_block_tokens": 8, "max_seq_len": 100}
@@ -253,9 +241,11 @@ BLOCKS = with_engines(
     ],
 )
 def test_kv_blocks_are_reserved_per_engine(drafter, blocks):
-    assert needed_kv_blocks(replace(REQUEST, drafter=drafter), BLOCKS) == blocks
+    reservation = Reservation.for_request(replace(REQUEST, drafter=drafter), BLOCKS)
+    assert (reservation.blocks, reservation.draft_blocks) == blocks
 
 
 def test_draft_blocks_are_limited_by_the_max_seq_len_of_the_draft():
     settings = with_engines(BLOCKS, draft={"max_seq_len": 8})
-    assert needed_kv_blocks(replace(REQUEST, drafter="draft_model"), settings) == (4, 1)
+    request = replace(REQUEST, drafter="draft_model")
+    assert Reservation.for_request(request, settings).draft_blocks == 1

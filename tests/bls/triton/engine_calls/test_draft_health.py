@@ -2,13 +2,14 @@
 
 import pytest
 import triton_python_backend_utils as triton
-from scripted import SETTINGS
+from scripted import SETTINGS, Health
 
+from tandem.bls.admission.admission import Reservation
 from tandem.bls.errors import EngineCallError, RejectedByEngine
 from tandem.bls.triton.engine_calls import draft_health as module
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.clients import EngineClient
-from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
+from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth, SequenceDraftHealth
 
 FAILED = EngineCallError("draft", "it fell over")
 
@@ -82,3 +83,14 @@ def test_a_logging_error_stops_neither_requests_nor_probes(health, probes, pb, c
     lines = capsys.readouterr().err
     assert "it fell over" in lines
     assert "a request continues without drafting ahead: model 'draft' failed: too long" in lines
+
+
+def test_a_sequence_needs_reserved_draft_blocks_to_use_the_draft_model():
+    reservation, health = Reservation(1, 1), Health(patience=1)
+    draft = SequenceDraftHealth(reservation, health)
+    assert not draft.available
+    reservation.has_draft_blocks = True
+    assert draft.available
+    draft.failed(EngineCallError("draft", "it fell over"))
+    assert health.failures == 1
+    assert not draft.available
