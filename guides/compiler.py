@@ -56,11 +56,6 @@ class GuideCompiler:
         for worker in self._workers:
             worker.close()
 
-    def has(self, guide: Guide) -> bool:
-        """Return whether the cache has a guide, compiled or rejected."""
-        with self._lock:
-            return guide in self._automata or _digest(guide) in self._rejections
-
     def matcher(
         self, guide: Guide, end_ids: Sequence[int], check: Callable[[], None] = lambda: None
     ) -> GuideMatcher:

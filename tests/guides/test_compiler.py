@@ -6,7 +6,7 @@ import re
 import pytest
 import tokenizer_kinds
 from llguidance import LLParserLimits
-from small_guides import END, allowed, encoded
+from small_guides import END, allowed, encoded, is_cached
 
 from tandem.contract.guide import Guide
 from tandem.guides.compiler import GuideCompiler
@@ -78,21 +78,21 @@ def test_the_cache_drops_the_largest_then_the_oldest_guide(fresh, sized, monkeyp
         fresh.matcher(guide, [END])
     used = fresh.matcher(guides[0], [END])
     fresh.matcher(guides[4], [END])
-    assert [fresh.has(guide) for guide in guides[:5]] == [True, False, True, True, True]
+    assert [is_cached(fresh, guide) for guide in guides[:5]] == [True, False, True, True, True]
     sized[1] = 1.0
     used.walk([])
     sized[1] = 0.0
     fresh.matcher(guides[5], [END])
-    assert [fresh.has(guide) for guide in guides] == [False, False, True, True, True, True]
+    assert [is_cached(fresh, guide) for guide in guides] == [False, False, True, True, True, True]
     assert used.advance(encoded("a")) == 1  # a running answer keeps its dropped guide
 
 
 def test_a_rejected_guide_is_not_compiled_again(fresh, monkeypatch):
     rejected = Guide("json_schema", '{"not": {}}')
-    assert not fresh.has(rejected)
+    assert not is_cached(fresh, rejected)
     with pytest.raises(GuideError) as first:
         fresh.matcher(rejected, [END])
-    assert fresh.has(rejected)
+    assert is_cached(fresh, rejected)
     monkeypatch.setattr(Worker, "try_out", pytest.fail)
     with pytest.raises(GuideError) as again:
         fresh.matcher(rejected, [END])
@@ -105,7 +105,7 @@ def test_the_number_of_cached_rejections_is_limited(fresh, monkeypatch):
     for guide in rejected:
         with pytest.raises(GuideError):
             fresh.matcher(guide, [END])
-    assert [fresh.has(guide) for guide in rejected] == [False, True, True]
+    assert [is_cached(fresh, guide) for guide in rejected] == [False, True, True]
 
 
 def test_a_guide_that_ran_out_of_time_is_compiled_again(fresh, monkeypatch):
@@ -118,7 +118,7 @@ def test_a_guide_that_ran_out_of_time_is_compiled_again(fresh, monkeypatch):
         busy.setattr(Worker, "try_out", no_time)
         with pytest.raises(GuideUndecided):
             fresh.matcher(guide, [END])
-    assert not fresh.has(guide)
+    assert not is_cached(fresh, guide)
     fresh.matcher(guide, [END])
 
 
@@ -231,4 +231,4 @@ def test_the_number_of_cached_guides_is_limited(fresh, monkeypatch):
     monkeypatch.setattr("tandem.guides.compiler.MAX_CACHED_GUIDES", 3)
     for n in range(4):
         fresh.matcher(Guide("regex", str(n)), [END])
-    assert [fresh.has(Guide("regex", str(n))) for n in range(4)] == [False, True, True, True]
+    assert [is_cached(fresh, Guide("regex", str(n))) for n in range(4)] == [False, True, True, True]

@@ -28,6 +28,14 @@ def compiler() -> GuideCompiler:
     return GuideCompiler(Path(FOLDER.name), vocab_size(), [END, OTHER_END])
 
 
+def is_cached(its_compiler: GuideCompiler, guide: Guide) -> bool:
+    """Return whether a compiler's cache has a guide, compiled or rejected."""
+    try:
+        return its_compiler._find_cached(guide) is not None
+    except GuideError:
+        return True
+
+
 def vocab_size() -> int:
     return tokenizer().get_vocab_size() + PADDING
 

@@ -163,7 +163,7 @@ class AdmissionSection(ConfigSection):
     max_queue: Annotated[int, Field(ge=0, le=MAX_SEQUENCES)] = LoopSettings.max_queue
     """Sequences that wait in the queue, up to 2048."""
     max_queue_bytes: PositiveInt = LoopSettings.max_queue_bytes
-    """Bytes of requests that wait for the tokenizer, and of guides that wait for the compiler."""
+    """Bytes of requests that wait for the tokenizer."""
 
 
 class LimitsSection(ConfigSection):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,9 +33,6 @@ class RequestGuides:
         self, settings: LoopSettings, folder: Path, count_rejected: Callable[[str], None]
     ) -> None:
         self._count_rejected = count_rejected
-        self._max_waiting_bytes = settings.max_queue_bytes_each
-        self._waiting_bytes = 0
-        self._lock = threading.Lock()
         self._compiler: GuideCompiler | None = None
         self._missing = ""  # reason for the missing compiler, for error messages
         try:
@@ -59,43 +53,15 @@ class RequestGuides:
         """Return a matcher for each request; None for a request without a guide.
 
         Waits until new guides are compiled. check: called before each compilation; it raises if the
-        answer is no longer needed. Raises GuideRejected if a guide can't be compiled. Raises
-        Overloaded if too many guides wait or the machine can't test a guide.
+        answer is no longer needed. Raises GuideRejected if a guide can't be compiled, and
+        Overloaded if the machine can't test it now.
         """
-        with self._waiting(sum(self._new_bytes(request) for request in requests)):
-            return [self._matcher(request, check) for request in requests]
+        return [self._matcher(request, check) for request in requests]
 
     def close(self) -> None:
         """End the worker processes that test guides."""
         if self._compiler is not None:
             self._compiler.close()
-
-    def _new_bytes(self, request: Request) -> int:
-        """Return the size of a request's guide in bytes; 0 if it is already compiled."""
-        guide = request.guide
-        if guide is None or self._compiler is None or self._compiler.has(guide):
-            return 0
-        return sys.getsizeof(guide.text)
-
-    @contextmanager
-    def _waiting(self, size: int) -> Iterator[None]:
-        """Count ``size`` bytes of waiting guides until the context ends.
-
-        Raises Overloaded if the waiting guides exceed their limit.
-        """
-        with self._lock:
-            held = self._waiting_bytes + size
-            if size and self._waiting_bytes and held > self._max_waiting_bytes:
-                raise Overloaded(
-                    f"{self._waiting_bytes} bytes of guides are waiting; the limit is "
-                    f"{self._max_waiting_bytes}; try again later"
-                )
-            self._waiting_bytes = held
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiting_bytes -= size
 
     def _matcher(self, request: Request, check: Callable[[], None]) -> GuideMatcher | None:
         if request.guide is None or self._compiler is None:

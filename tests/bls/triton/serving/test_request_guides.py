@@ -67,22 +67,6 @@ def test_guides_for_an_ended_request_are_not_compiled(guides):
         it.matchers([request_for(Guide("choice", '["fox"]'))], ended)
 
 
-def test_the_total_size_of_waiting_guides_is_limited(guides):
-    it, counted = guides(settings=replace(SMALL, max_queue_bytes=2000, instances=1))
-    others = [request_for(Guide("regex", letter * 1000)) for letter in "bcd"]
-    known = request_for(Guide("regex", "e" * 1000))
-    it.matchers([known], no_check)
-
-    def ask_meanwhile():
-        it.matchers([known], no_check)
-        with pytest.raises(Overloaded, match="bytes of guides are waiting"):
-            it.matchers(others, no_check)
-
-    it.matchers([request_for(Guide("regex", "a" * 500))], ask_meanwhile)
-    assert len(it.matchers(others, no_check)) == 3  # a single request may always wait
-    assert not counted
-
-
 def test_rejected_guides_are_counted_by_unsupported_keyword(guides):
     it, counted = guides()
     with pytest.raises(GuideRejected, match=r"^input 'guided_decoding_guide': Unimplemented keys"):
