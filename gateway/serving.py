@@ -11,12 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tandem.gateway.answers.adapted_writer import AdaptedWriter
+from tandem.gateway.answers.answer import Answer, EncodedPrompt
 from tandem.gateway.answers.anthropic_writer import AnthropicWriter
-from tandem.gateway.answers.generation import count_chunks, generate, write_response
-from tandem.gateway.answers.reasoning import ReasoningSplitter
+from tandem.gateway.answers.generation import generate, read_answers, write_response
 from tandem.gateway.answers.response_writer import ResponseWriter
-from tandem.gateway.answers.state import AnswerState, EncodedPrompt
-from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.disconnect import while_connected
@@ -40,7 +38,6 @@ from tandem.gateway.protocol.response_requests import ResponseRequest
 from tandem.gateway.tasks import offload
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
-from tandem.gateway.tools.parser import ToolCallParser
 from tandem.gateway.triton.backend import Triton
 from tandem.gateway.triton.inputs import extras_for, inputs_for, inputs_of_answer
 
@@ -262,7 +259,7 @@ class Serving:
         """Return `body.n` answers to each prompt."""
         model = models.find(body.model)
         models.check_draft_length(body.num_draft_tokens)
-        answers = [self._new_answer(body, prompt) for prompt in prompts for _ in range(body.n)]
+        answers = [Answer(body, p, self._tokenizer) for p in prompts for _ in range(body.n)]
         shared = inputs_for(body, model, guide)
         requests = []
         for number, answer in enumerate(answers):
@@ -279,22 +276,5 @@ class Serving:
             extras_for(body),
             max_concurrency=models.loop.max_requests,
         )
-        answering = write_response(count_chunks(chunks, made, self.metrics, guide), made)
+        answering = write_response(read_answers(chunks, made, self.metrics, guide), made)
         return await while_connected(http.receive, answering)
-
-    def _new_answer(self, body: GenerationRequest, prompt: EncodedPrompt) -> AnswerState:
-        answer = AnswerState(prompt)
-        if body.return_token_details or body.num_alternatives is not None:
-            answer.texts = TokenTexts(len(prompt.echo))
-        if isinstance(body, ChatRequest) and self._tokenizer.reasons:
-            begun = self._tokenizer.has_begun_to_reason(prompt.ids)
-            answer.splitter = ReasoningSplitter(begun=begun)
-        if isinstance(body, ChatRequest) and body.tools and self._tokenizer.tool_calls:
-            names = [tool.function.name for tool in body.tools]
-            answer.parser = ToolCallParser(
-                self._tokenizer.tool_calls,
-                names,
-                one_call=body.one_call,
-                only_calls=body.must_call,
-            )
-        return answer

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic_core import from_json
 
 from tandem.gateway.answers.reasoning import END
-from tandem.gateway.answers.state import AnswerDelta
 from tandem.gateway.answers.writer import Object, Writer, json_bytes, new_call_id, sse
 from tandem.gateway.protocol.adapted import AdaptedRequest
-from tandem.gateway.triton.backend import ResponseChunk
 
 Asked = TypeVar("Asked", bound=AdaptedRequest)
 PartKind = Literal["reasoning", "text", "call"]
@@ -43,7 +41,6 @@ class AdaptedWriter(Writer, Generic[Asked]):
         self._asked = asked
         [self._answer] = self.answers
         self._parts: list[AnswerPart] = []
-        self._ids: list[int] = []
 
     @abstractmethod
     def response(self) -> Object:
@@ -65,34 +62,37 @@ class AdaptedWriter(Writer, Generic[Asked]):
     def ends(self, part: AnswerPart) -> Iterator[Object]:
         """Yield the events for the end of a part."""
 
-    def whole(self, chunks: Sequence[ResponseChunk]) -> bytes:
-        self.chunk(0, chunks[0])  # its events aren't sent
+    def whole(self) -> bytes:
+        for _ in self._events():  # which aren't sent
+            pass
         return json_bytes(self.response())
 
-    def chunk(self, number: int, chunk: ResponseChunk) -> bytes:  # noqa: ARG002 there is one answer
-        delta = self._answer.delta(chunk)
-        events = [*self.first_events()] if delta.first else []
-        self._ids += chunk.tokens
-        events += self._add(delta)
-        return b"".join(map(self.event, events))
+    def chunk(self, number: int) -> bytes:  # noqa: ARG002 there is one answer
+        return b"".join(map(self.event, self._events()))
 
     def event(self, data: Mapping[str, Any]) -> bytes:
         return f"event: {data['type']}\n".encode() + sse(data)
 
-    def _add(self, delta: AnswerDelta) -> Iterator[Object]:
-        """Add a delta to the parts. An empty answer gets one empty text part."""
-        yield from self._grow("reasoning", delta.reasoning)
-        for piece in delta.pieces:
+    def _events(self) -> Iterator[Object]:
+        """Add the last chunk to the parts, and yield its events.
+
+        An empty answer gets one empty text part.
+        """
+        answer = self._answer
+        if answer.first:
+            yield from self.first_events()
+        yield from self._grow("reasoning", answer.reasoning)
+        for piece in answer.pieces:
             if isinstance(piece, str):
                 yield from self._grow("text", piece)
                 continue
             if piece.name is not None:
                 yield from self._begin("call", piece.name)
             yield from self._grow("call", piece.arguments)
-        if delta.finish_reason is not None:
+        if answer.finish_reason is not None:
             if not self._parts:
                 yield from self._begin("text")
-            yield from self._end(cut=delta.finish_reason == "length")
+            yield from self._end(cut=answer.finish_reason == "length")
 
     def _grow(self, kind: PartKind, text: str) -> Iterator[Object]:
         if not text:
@@ -136,11 +136,12 @@ class AdaptedWriter(Writer, Generic[Asked]):
         """Number of tokens up to the end of the reasoning, including its tags."""
         if not any(part.kind == "reasoning" for part in self._parts):
             return 0
+        ids = self._answer.ids
 
         def has_reasoned(count: int) -> bool:
-            return END in self._tokenizer.decode(self._ids[:count])
+            return END in self._tokenizer.decode(ids[:count])
 
-        return bisect_left(range(len(self._ids)), True, key=has_reasoned)
+        return bisect_left(range(len(ids)), True, key=has_reasoned)
 
 
 def parse_arguments(arguments: str) -> dict[str, object] | None:

@@ -79,15 +79,16 @@ async def generate(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def count_chunks(
+async def read_answers(
     chunks: AsyncGenerator[Numbered, None],
     writer: Writer,
     metrics: GatewayMetrics,
     guide: RequestedGuide | None,
-) -> AsyncGenerator[Numbered, None]:
-    """Yield the same chunks and count them, even if the request is interrupted.
+) -> AsyncGenerator[int, None]:
+    """Add each chunk to its answer, and yield the answer's number.
 
-    Errors get the names of the fields that the client sent.
+    The request is counted, even if it is interrupted. Errors get the names of the fields that the
+    client sent.
     """
     body, began, first = writer.body, time.perf_counter(), True
     metrics.running.inc()
@@ -95,11 +96,11 @@ async def count_chunks(
         async with aclosing(chunks):
             async for number, given in chunks:
                 chunk = without_tokens(given) if body.limit == 0 else given
-                writer.answers[number].count(chunk)
+                await offload(chunk.size, partial(writer.answers[number].add, chunk))
                 if first and body.stream:
                     metrics.first_token.observe(time.perf_counter() - began)
                 first = False
-                yield number, chunk
+                yield number
         metrics.latency.observe(time.perf_counter() - began)
     except ApiError as error:
         raise client_error(error, request=body, guide=guide) from error
@@ -112,13 +113,14 @@ async def count_chunks(
             metrics.count(writer.speculation)
 
 
-async def write_response(chunks: AsyncGenerator[Numbered, None], writer: Writer) -> Response:
+async def write_response(numbers: AsyncGenerator[int, None], writer: Writer) -> Response:
     """Return the response.
 
-    A stream is returned after its first event, so that an earlier error gets its own status.
+    numbers: for each chunk, the number of its answer. A stream is returned after its first event,
+    so that an earlier error gets its own status.
     """
     if writer.body.stream:
-        events = _events(chunks, writer)
+        events = _events(numbers, writer)
         first = await anext(events)
         return EventSourceResponse(
             _with_error_event(first, events, writer.failure),
@@ -126,20 +128,19 @@ async def write_response(chunks: AsyncGenerator[Numbered, None], writer: Writer)
             sep="\n",
             send_timeout=SECONDS_TO_SEND,
         )
-    async with aclosing(chunks):
-        answers = {number: chunk async for number, chunk in chunks}
-    ordered = [answers[number] for number in sorted(answers)]
-    size = sum(answer.size for answer in ordered)
-    whole = await offload(size, partial(writer.whole, ordered))
-    return Response(whole, media_type="application/json")
+    async for _ in numbers:
+        pass
+    size = sum(answer.chunk.size for answer in writer.answers)
+    return Response(await offload(size, writer.whole), media_type="application/json")
 
 
 async def _events(
-    chunks: AsyncGenerator[Numbered, None], writer: Writer
+    numbers: AsyncGenerator[int, None], writer: Writer
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(chunks):
-        async for number, chunk in chunks:
-            yield await offload(chunk.size, partial(writer.chunk, number, chunk))
+    async with aclosing(numbers):
+        async for number in numbers:
+            size = writer.answers[number].chunk.size
+            yield await offload(size, partial(writer.chunk, number))
     yield writer.end()
 
 

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tandem.contract import entry as tensors
-from tandem.gateway.answers.state import AnswerDelta, AnswerState
+from tandem.gateway.answers.answer import Answer
 from tandem.gateway.answers.tokens import AnswerToken, top_tokens
 from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.tokenizer import UNREADABLE, ChatTokenizer
-from tandem.gateway.triton.backend import ResponseChunk
 
 CONTINUATIONS = bytes(range(0x80, 0xC0))  # bytes that continue a UTF-8 character
 
 
 def tokens_with_log_probs(
-    tokenizer: ChatTokenizer, body: GenerationRequest, answer: AnswerState, delta: AnswerDelta
+    tokenizer: ChatTokenizer, body: GenerationRequest, answer: Answer
 ) -> Iterator[AnswerToken]:
-    """Yield the tokens of an echoed prompt, then the tokens that a chunk completes."""
+    """Yield the tokens of an echoed prompt, then the tokens that the last chunk completes."""
     count = body.num_alternatives or 0
-    if delta.first and body.echoes:
+    if answer.first and body.echoes:
         (ids, echo, _), at = answer.prompt, 0
         lengths = tokenizer.text_lengths(ids, echo)
-        prompt_tokens = _prompt_tokens_with_log_probs(ids, delta.chunk)
+        prompt_tokens = _prompt_tokens_with_log_probs(answer)
         for (token, log_prob, top), length in zip(prompt_tokens, lengths, strict=True):
             text = echo[at : at + length]
             yield AnswerToken(at, text, token, length, None, None, log_prob, top[:count])
             at += length
-    may_be_cut = bool(body.stop) and delta.chunk.finish_reason == "stop"
-    for new in delta.tokens:
+    may_be_cut = bool(body.stop) and answer.chunk.finish_reason == "stop"
+    for new in answer.tokens:
         if may_be_cut and answer.texts and new.offset >= answer.texts.end:
             break
         yield new._replace(top=new.top[:count])
 
 
 def _prompt_tokens_with_log_probs(
-    prompt: Sequence[int], chunk: ResponseChunk
+    answer: Answer,
 ) -> Iterator[tuple[int, float | None, list[tuple[int, float]]]]:
     """Yield a prompt's tokens with log-probabilities; the first token has none."""
+    prompt, chunk = answer.prompt.ids, answer.chunk
     top = top_tokens(chunk, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS, len(prompt))
     rows = zip(prompt, chunk.extras[tensors.PROMPT_LOG_PROBS], top, strict=True)
     yield next(rows)[0], None, []
@@ -63,12 +63,11 @@ def visible_text(tokenizer: ChatTokenizer, token: AnswerToken) -> tuple[str, byt
 
 
 def prompt_log_probs(
-    tokenizer: ChatTokenizer, prompt: Sequence[int], chunk: ResponseChunk, num_alternatives: int
+    tokenizer: ChatTokenizer, answer: Answer, num_alternatives: int
 ) -> list[dict[int, dict[str, Any]] | None]:
-    """Return the log-probabilities of a prompt, keyed by token id as in vLLM.
+    """Return the log-probabilities of an answer's prompt, keyed by token id as in vLLM.
 
-    prompt: its token ids. chunk: first chunk of an answer. A rank is 1 for the most likely token,
-    and None if it is unknown.
+    The first chunk has them. A rank is 1 for the most likely token, and None if it is unknown.
     """
 
     def describe(token: int, log_prob: float, rank: int | None) -> dict[str, Any]:
@@ -76,7 +75,7 @@ def prompt_log_probs(
         return {"logprob": log_prob, "rank": rank, "decoded_token": text}
 
     rows: list[dict[int, dict[str, Any]] | None] = []
-    for token, log_prob, top in _prompt_tokens_with_log_probs(prompt, chunk):
+    for token, log_prob, top in _prompt_tokens_with_log_probs(answer):
         if log_prob is None:
             rows.append(None)
             continue

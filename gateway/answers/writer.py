@@ -15,18 +15,17 @@ from typing import Any, ClassVar, TypeAlias
 from pydantic_core import to_json
 
 from tandem.contract.entry import KINDS
+from tandem.gateway.answers.answer import Answer
 from tandem.gateway.answers.log_probs import (
     chat_log_probs,
     completion_log_probs,
     prompt_log_probs,
     tokens_with_log_probs,
 )
-from tandem.gateway.answers.state import AnswerDelta, AnswerState
 from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.requests import GenerationRequest, StreamOptions
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.parser import CallDelta
-from tandem.gateway.triton.backend import ResponseChunk
 
 Object: TypeAlias = dict[str, Any]  # of a response, as in the API's JSON
 
@@ -46,7 +45,7 @@ class Writer(ABC):
     def __init__(
         self,
         body: GenerationRequest,
-        answers: Sequence[AnswerState],
+        answers: Sequence[Answer],
         tokenizer: ChatTokenizer,
         *,
         model: str,
@@ -71,7 +70,7 @@ class Writer(ABC):
         """
         firsts = self.answers[:: self.body.n]
         prompts = sum(len(answer.prompt.ids) for answer in firsts)
-        new = sum(answer.num_tokens for answer in self.answers)
+        new = sum(len(answer.ids) for answer in self.answers)
         usage: Object = {
             "prompt_tokens": prompts,
             "completion_tokens": new,
@@ -109,12 +108,12 @@ class Writer(ABC):
         }
 
     @abstractmethod
-    def whole(self, chunks: Sequence[ResponseChunk]) -> bytes:
-        """Return the complete response. chunks: one per answer."""
+    def whole(self) -> bytes:
+        """Return the complete response."""
 
     @abstractmethod
-    def chunk(self, number: int, chunk: ResponseChunk) -> bytes:
-        """Return the events for a chunk of answer `number`."""
+    def chunk(self, number: int) -> bytes:
+        """Return the events for the last chunk of answer `number`."""
 
     @abstractmethod
     def end(self) -> bytes:
@@ -137,15 +136,15 @@ class ChoicesWriter(Writer):
     prompt_in_choice: ClassVar[bool]
     log_probs: ClassVar[Callable[..., Object]]
 
-    def whole(self, chunks: Sequence[ResponseChunk]) -> bytes:
+    def whole(self) -> bytes:
         made = self._with_statistics(self.whole_object)
-        for number, chunk in enumerate(chunks):
-            self._add(made, number, chunk, whole=True)
+        for number in range(len(self.answers)):
+            self._add(made, number)
         return json_bytes(made)
 
-    def chunk(self, number: int, chunk: ResponseChunk) -> bytes:
+    def chunk(self, number: int) -> bytes:
         made: Object = {**self._fields, "object": self.chunk_object, "choices": []}
-        self._add(made, number, chunk, whole=False)
+        self._add(made, number)
         options = self._stream_options
         if options.include_usage:
             made["usage"] = self.usage if options.continuous_usage_stats else None
@@ -160,11 +159,8 @@ class ChoicesWriter(Writer):
         return sse(error.body) + DONE
 
     @abstractmethod
-    def choice(self, delta: AnswerDelta, *, whole: bool) -> Object:
-        """Return the API's own fields of a choice.
-
-        whole: describe the whole answer, not only what the delta adds.
-        """
+    def choice(self, answer: Answer) -> Object:
+        """Return the API's own fields of a choice: what the answer's last chunk adds."""
 
     @cached_property
     def _stream_options(self) -> StreamOptions:
@@ -179,42 +175,39 @@ class ChoicesWriter(Writer):
             "metrics": {"speculative_decoding": self.speculation},
         }
 
-    def _add(self, made: Object, number: int, chunk: ResponseChunk, *, whole: bool) -> None:
+    def _add(self, made: Object, number: int) -> None:
         """Add a choice, with the token and prompt details that the request asks for."""
         body, answer, tokenizer = self.body, self.answers[number], self._tokenizer
-        delta = answer.delta(chunk)
         choice = {
             "index": number,
-            **self.choice(delta, whole=whole),
+            **self.choice(answer),
             "logprobs": None,
-            "finish_reason": delta.finish_reason,
+            "finish_reason": answer.finish_reason,
         }
         made["choices"].append(choice)
         if body.return_token_details:
-            choice["token_details"] = _token_details(delta)
-            if not whole:
+            choice["token_details"] = _token_details(answer)
+            if body.stream:
                 choice["speculation"] = {
-                    "num_rounds": chunk.num_rounds,
-                    "num_draft_tokens": chunk.num_draft_tokens,
-                    "num_accepted_draft_tokens": chunk.num_accepted_tokens,
+                    "num_rounds": answer.chunk.num_rounds,
+                    "num_draft_tokens": answer.chunk.num_draft_tokens,
+                    "num_accepted_draft_tokens": answer.chunk.num_accepted_tokens,
                 }
         if body.num_alternatives is not None:
-            tokens = tokens_with_log_probs(tokenizer, body, answer, delta)
+            tokens = tokens_with_log_probs(tokenizer, body, answer)
             as_ids = body.return_tokens_as_token_ids
             choice["logprobs"] = self.log_probs(tokenizer, tokens, as_ids=as_ids)
         if body.return_token_ids:
-            choice["token_ids"] = chunk.tokens
+            choice["token_ids"] = answer.chunk.tokens
         if warnings := answer.warnings:
             made["warnings"] = warnings
-        if not delta.first:
+        if not answer.first:
             return
         place = choice if self.prompt_in_choice else made
         if body.return_token_ids:
             place["prompt_token_ids"] = answer.prompt.ids
         if body.prompt_logprobs is not None:
-            place["prompt_logprobs"] = prompt_log_probs(
-                tokenizer, answer.prompt.ids, chunk, body.prompt_logprobs
-            )
+            place["prompt_logprobs"] = prompt_log_probs(tokenizer, answer, body.prompt_logprobs)
 
 
 class ChatWriter(ChoicesWriter):
@@ -226,20 +219,21 @@ class ChatWriter(ChoicesWriter):
     prompt_in_choice = False
     log_probs = staticmethod(chat_log_probs)
 
-    def choice(self, delta: AnswerDelta, *, whole: bool) -> Object:
-        message: Object = {"content": delta.text}
-        if delta.first:
+    def choice(self, answer: Answer) -> Object:
+        whole = not self.body.stream
+        message: Object = {"content": answer.text}
+        if answer.first:
             message["role"] = "assistant"
         if whole:
             message["refusal"] = None
-        if delta.reasoning or (whole and delta.calls):
-            message["content"] = delta.text or None
-        if delta.reasoning:
+        if answer.reasoning or (whole and answer.calls):
+            message["content"] = answer.text or None
+        if answer.reasoning:
             # vLLM's clients read the first; clients of DeepSeek, SGLang, LiteLLM and older versions
             # of vLLM read the second.
-            message["reasoning"] = message["reasoning_content"] = delta.reasoning
-        if delta.calls:
-            message["tool_calls"] = [_tool_call(call, whole=whole) for call in delta.calls]
+            message["reasoning"] = message["reasoning_content"] = answer.reasoning
+        if answer.calls:
+            message["tool_calls"] = [_tool_call(call, whole=whole) for call in answer.calls]
         return {"message" if whole else "delta": message}
 
 
@@ -251,8 +245,8 @@ class CompletionWriter(ChoicesWriter):
     prompt_in_choice = True
     log_probs = staticmethod(completion_log_probs)
 
-    def choice(self, delta: AnswerDelta, *, whole: bool) -> Object:  # noqa: ARG002
-        return {"text": delta.text}
+    def choice(self, answer: Answer) -> Object:
+        return {"text": answer.text}
 
 
 def json_bytes(data: Mapping[str, Any]) -> bytes:
@@ -264,19 +258,19 @@ def sse(data: Mapping[str, Any]) -> bytes:
     return b"data: " + json_bytes(data) + b"\n\n"
 
 
-def _token_details(delta: AnswerDelta) -> list[Object]:
-    """Return the origins of tokens.
+def _token_details(answer: Answer) -> list[Object]:
+    """Return the origins of the tokens that the last chunk completes.
 
     text: empty if a later token completes the character. round: starts at 1; 0 for tokens that a
     guide forced before the first round.
     """
     details: list[Object] = [
         {"id": token.id, "text": token.text, "round": token.round, "kind": KINDS[token.kind]}
-        for token in delta.tokens
+        for token in answer.tokens
         if token.kind is not None
     ]
-    if details:
-        details[-1]["text"] += delta.rest  # an incomplete character at the end of the answer
+    if details and answer.texts and answer.finish_reason:
+        details[-1]["text"] += answer.texts.rest  # an incomplete character at the end
     return details
 
 

@@ -95,7 +95,9 @@ def client_error(
 ) -> ApiError:
     """Return an entry's error with the names of the fields that the client sent.
 
-    For example, "input 'stop_words' has 300 words" becomes "stop has 300 words".
+    For example, "input 'stop_words' has 300 words" becomes "stop has 300 words". Triton passes an
+    error as one line of text, so inputs are recognized by how it is written: the entries quote
+    them, and an engine's message begins with them.
     """
     if error.status != HTTPStatus.BAD_REQUEST:
         return error
