@@ -20,9 +20,7 @@ SECONDS_TO_ASK = 30  # per request; clients are disconnected after one to two ti
 NOTHING = object()
 
 
-def serve(
-    app: Starlette, listening: socket.socket, on_ready: Callable[[], None] = lambda: None
-) -> None:
+def serve(app: Starlette, listening: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP. Must run on the main thread.
 
     on_ready: called as soon as requests are served and signals stop the server.

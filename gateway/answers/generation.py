@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import TypeAlias
@@ -116,43 +116,35 @@ async def read_answers(
 async def write_response(numbers: AsyncGenerator[int, None], writer: Writer) -> Response:
     """Return the response.
 
-    numbers: for each chunk, the number of its answer. A stream is returned after its first event,
+    numbers: for each chunk, the number of its answer. A stream is returned after its first chunk,
     so that an earlier error gets its own status.
     """
-    if writer.body.stream:
-        events = _events(numbers, writer)
-        first = await anext(events)
-        return EventSourceResponse(
-            _with_error_event(first, events, writer.failure),
-            ping=SECONDS_BETWEEN_PINGS,
-            sep="\n",
-            send_timeout=SECONDS_TO_SEND,
-        )
-    async for _ in numbers:
-        pass
-    size = sum(answer.chunk.size for answer in writer.answers)
-    return Response(await offload(size, writer.whole), media_type="application/json")
+    if not writer.body.stream:
+        async for _ in numbers:
+            pass
+        size = sum(answer.chunk.size for answer in writer.answers)
+        return Response(await offload(size, writer.whole), media_type="application/json")
+    return EventSourceResponse(
+        _events(await anext(numbers, None), numbers, writer),
+        ping=SECONDS_BETWEEN_PINGS,
+        sep="\n",
+        send_timeout=SECONDS_TO_SEND,
+    )
 
 
 async def _events(
-    numbers: AsyncGenerator[int, None], writer: Writer
+    number: int | None, numbers: AsyncGenerator[int, None], writer: Writer
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(numbers):
-        async for number in numbers:
-            size = writer.answers[number].chunk.size
-            yield await offload(size, partial(writer.chunk, number))
-    yield writer.end()
+    """Yield the events of a stream. After an error, yield its event.
 
-
-async def _with_error_event(
-    first: bytes, events: AsyncGenerator[bytes, None], failure: Callable[[ApiError], bytes]
-) -> AsyncGenerator[bytes, None]:
-    """Yield all events, and the failure event after an error."""
+    number: the answer of the first chunk; None: there are no chunks.
+    """
     try:
-        yield first
-        async for event in events:
-            yield event
+        async with aclosing(numbers):
+            while number is not None:
+                size = writer.answers[number].chunk.size
+                yield await offload(size, partial(writer.chunk, number))
+                number = await anext(numbers, None)
+            yield writer.end()
     except Exception as error:  # noqa: BLE001 the status has been sent already
-        yield failure(as_api_error(error))
-    finally:
-        await events.aclose()
+        yield writer.failure(as_api_error(error))
