@@ -36,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed the pipe
         return 128 + signal.SIGPIPE
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich's console exits with status 1
+            return 128 + signal.SIGPIPE
+        raise
     except OSError as error:
         place = error.filename
         if place is None and error.errno == errno.ENOENT:

@@ -133,7 +133,7 @@ def closed_pipe():
     return writer
 
 
-@pytest.mark.parametrize("arguments", ["", "up --help", "build --profile llama-3.1-70b"])
+@pytest.mark.parametrize("arguments", ["", "up --help", "doctor", "build --profile llama-3.1-70b"])
 @pytest.mark.parametrize(
     ("opened", "status", "error"),
     [
