@@ -211,3 +211,4 @@ class Chunk(NamedTuple):
 
 
 Effect: TypeAlias = EngineCall | StartAhead | AwaitAhead | TextCall | Chunk
+Steps: TypeAlias = Generator[Effect, Any, None]

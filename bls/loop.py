@@ -11,8 +11,7 @@ arXiv:2211.17192; Chen et al., arXiv:2302.01318.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +23,13 @@ from tandem.bls.effects import (
     NO_TOKENS,
     Chunk,
     Draft,
-    Effect,
     EngineCall,
     EngineResult,
     FinishReason,
     KvBlocks,
     PromptLogProbs,
     StartAhead,
+    Steps,
     StepsAhead,
 )
 from tandem.bls.errors import EngineCallError
@@ -49,8 +48,6 @@ from tandem.bls.text.token_details import (
     unverified_details,
 )
 from tandem.guides.matcher import GuideMatcher
-
-Steps = Generator[Effect, Any, None]
 
 
 class Decoding:

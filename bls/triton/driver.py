@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent import futures
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from tandem.bls.effects import Chunk, Effect, EngineCall, StartAhead, StepsAhead, TextCall
+from tandem.bls.effects import Chunk, Effect, EngineCall, StartAhead, Steps, StepsAhead, TextCall
 from tandem.bls.errors import (
     Cancelled,
     EngineCallError,
@@ -22,8 +22,6 @@ from tandem.bls.triton.engine_calls.call_slot import Abandoned
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.sequence_caller import SequenceCaller
 from tandem.bls.triton.tokenizer_calls import detokenize
-
-Steps: TypeAlias = Generator[Effect, Any, None]
 
 
 class ChunkReceiver(Protocol):
