@@ -23,7 +23,7 @@ UNSUPPORTED = {
 }
 
 
-def read_config(folder: Path) -> Mapping[str, Any]:
+def read_adapter_config(folder: Path) -> Mapping[str, Any]:
     """Return an adapter's configuration.
 
     Raises LoadError if a file is missing, or if the adapter does more than add low-rank matrices.
@@ -60,7 +60,7 @@ def uniform_rank(folder: Path, engine: str) -> int:
 
     engine: its name in errors. Raises LoadError.
     """
-    config = read_config(folder)
+    config = read_adapter_config(folder)
     for name in ("rank_pattern", "alpha_pattern"):
         if config.get(name):
             raise LoadError(f"LoRA adapter '{folder}': {name} isn't supported by {engine}")

@@ -22,7 +22,8 @@ from transformers.utils import logging
 
 from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch import attention
-from tandem.engines.torch.settings import UNPAGED_GROWTH, TorchSettings
+from tandem.engines.torch.kv_size import UNPAGED_GROWTH, kv_bytes_per_token
+from tandem.engines.torch.settings import TorchSettings
 
 GIB = 2**30
 
@@ -170,8 +171,6 @@ def weight_bytes(config: Any, dtype: torch.dtype) -> int:
 
 def cache_bytes(config: Any, settings: TorchSettings, dtype: torch.dtype) -> int:
     text = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    per_token = 2 * text.num_hidden_layers * heads * size * dtype.itemsize
+    per_token = kv_bytes_per_token(lambda name: getattr(text, name, None), dtype.itemsize)
     growth = 1 if settings.paged_kv_cache else UNPAGED_GROWTH
-    return int(per_token * settings.kv_cache_tokens * growth)
+    return per_token * settings.kv_cache_tokens * growth

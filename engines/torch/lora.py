@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from tandem.engines.errors import LoadError
-from tandem.engines.lora_files import WEIGHTS_FILE, read_config
+from tandem.engines.lora_files import WEIGHTS_FILE, read_adapter_config
 
 PREFIX = "base_model.model."
 Map = Callable[..., torch.Tensor]
@@ -132,7 +132,7 @@ def read_adapter(folder: Path, model: nn.Module) -> dict[str, LowRank]:
 
     model: may be on the device `meta`, to check the adapter only. Raises LoadError.
     """
-    config = read_config(folder)
+    config = read_adapter_config(folder)
     try:
         tensors = load_file(folder / WEIGHTS_FILE)
     except (OSError, SafetensorError) as error:

@@ -7,9 +7,6 @@ from typing import Literal
 
 from tandem.engines.errors import LoadError
 
-# Memory of a cache without pages, as a multiple of its tokens' size, because entries have room to
-# grow. A CPU uses physical memory only for pages that are written.
-UNPAGED_GROWTH = 2
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})  # in transformers' layer_types
 
 

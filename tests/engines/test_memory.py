@@ -18,7 +18,8 @@ from tandem.engines.torch.checkpoint import (
     weight_bytes,
 )
 from tandem.engines.torch.contiguous_kv_cache import KVCache, KVShape
-from tandem.engines.torch.settings import UNPAGED_GROWTH, TorchSettings
+from tandem.engines.torch.kv_size import UNPAGED_GROWTH
+from tandem.engines.torch.settings import TorchSettings
 
 CONFIG = LlamaConfig(
     vocab_size=VOCAB,

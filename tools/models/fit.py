@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from tandem.engines.torch.settings import UNPAGED_GROWTH
+from tandem.engines.torch.kv_size import UNPAGED_GROWTH, kv_bytes_per_token
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import gigabytes, item_bytes
-from tandem.tools.profiles.checkpoint import read_checkpoint, read_config
+from tandem.tools.profiles.checkpoint import read_checkpoint_config
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.profiles.engines.torch import TorchDraft
@@ -75,9 +75,9 @@ def estimate_needs(
         plan: EnginePlan = getattr(deployment, role)
         # A CPU computes in float32, a GPU in the checkpoint's type. An unpaged KV cache on a GPU
         # takes more memory than its tokens.
-        folder = section.checkpoint
-        size = item_bytes(read_config(folder)) if on_gpu else FLOAT32
-        cached = read_checkpoint(folder).kv_bytes_per_token * size // FLOAT32
+        config = read_checkpoint_config(section.checkpoint)
+        size = item_bytes(config) if on_gpu else FLOAT32
+        cached = kv_bytes_per_token(config.get, size)
         if on_gpu and not section.paged_kv_cache:
             cached *= UNPAGED_GROWTH
         needs[role] = Need(count * size, cached, plan.kv_cache_tokens, plan.max_seq_len)

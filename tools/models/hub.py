@@ -23,7 +23,7 @@ from tandem.tools.models.weights import (
     gigabytes,
     item_bytes,
 )
-from tandem.tools.profiles.checkpoint import WEIGHTS, read_config
+from tandem.tools.profiles.checkpoint import WEIGHTS, read_checkpoint_config
 
 ID = re.compile(r"(?P<id>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>\S+))?")
 SMALL = ("*.json", "*.jinja")
@@ -68,7 +68,7 @@ class HubModel:
         return FoundModel(
             self.name,
             folder,
-            size // item_bytes(read_config(folder)),
+            size // item_bytes(read_checkpoint_config(folder)),
             partial(self._download, folder, missing) if missing else None,
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.tools.profiles.checkpoint import read_config, weight_files
+from tandem.tools.profiles.checkpoint import read_checkpoint_config, weight_files
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
@@ -33,7 +33,7 @@ class FoundModel:
 def count_parameters(folder: Path) -> int:
     """Return the approximate number of weights in a checkpoint's folder; 0 without known files."""
     size = sum(path.stat().st_size for path in weight_files(folder))
-    return size // item_bytes(read_config(folder))
+    return size // item_bytes(read_checkpoint_config(folder))
 
 
 def item_bytes(config: Mapping[str, Any]) -> int:

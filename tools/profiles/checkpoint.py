@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.engines.torch.kv_size import HEADS, LAYERS, WIDTH
 from tandem.preprocessing.errors import TokenizerError
 from tandem.preprocessing.tokenizer import load_tokenizer, longest_token_bytes, token_content
 from tandem.tools.errors import TandemError
@@ -19,11 +20,7 @@ from tandem.tools.errors import TandemError
 # the same weights in several formats.
 WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin")
 INDEX = "model.safetensors.index.json"  # its weight_map has the file of each weight
-# Names of the same setting in different architectures
-POSITIONS = ("max_position_embeddings", "n_positions")
-LAYERS = ("num_hidden_layers", "n_layer")
-HEADS = ("num_attention_heads", "n_head")
-WIDTH = ("hidden_size", "n_embd")
+POSITIONS = ("max_position_embeddings", "n_positions")  # names in different architectures
 NUMBERS = (
     "vocab_size",
     "head_dim",
@@ -42,7 +39,7 @@ class Checkpoint:
 
     vocab_size: width of the logits, including padding. max_positions: maximum sequence length in
     tokens, or None without a limit. end_ids: ids of the tokens that end an answer, may be empty;
-    engines get the first one. kv_bytes_per_token: bytes of one token's keys and values in fp32.
+    engines get the first one.
     """
 
     folder: Path
@@ -50,7 +47,6 @@ class Checkpoint:
     max_positions: int | None
     end_ids: tuple[int, ...]
     pad_id: int | None
-    kv_bytes_per_token: int
 
 
 @dataclass(frozen=True)
@@ -88,21 +84,20 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         )
     if not (folder / "config.json").is_file():
         raise TandemError(f"{folder} isn't a Hugging Face checkpoint: it has no config.json")
-    config = read_config(folder)
+    config = read_checkpoint_config(folder)
     generation = read_json(folder / "generation_config.json")
     if config.get("vocab_size") is None:
         raise TandemError(f"{folder / 'config.json'} has no vocab_size")
     return Checkpoint(
         folder=folder,
         vocab_size=config["vocab_size"],
-        max_positions=_first(config, POSITIONS),
+        max_positions=next((config[n] for n in POSITIONS if config.get(n) is not None), None),
         end_ids=_ids(generation, "eos_token_id", folder) or _ids(config, "eos_token_id", folder),
         pad_id=next(iter(_ids({**config, **generation}, "pad_token_id", folder)), None),
-        kv_bytes_per_token=_kv_bytes(config),
     )
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_checkpoint_config(folder: Path) -> dict[str, Any]:
     """Return the content of a checkpoint's config.json, or {} without one.
 
     Raises TandemError if it is invalid. In the folder of a built TensorRT engine, the content is in
@@ -179,10 +174,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _first(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
-    return next((config[name] for name in names if config.get(name) is not None), None)
-
-
 def _ids(content: dict[str, Any], name: str, folder: Path) -> tuple[int, ...]:
     """Return the token id or ids in a configuration of a folder."""
     value = content.get(name)
@@ -192,10 +183,3 @@ def _ids(content: dict[str, Any], name: str, folder: Path) -> tuple[int, ...]:
     if not all(type(token) is int for token in ids):
         raise TandemError(f"{name} in {folder} must be a token id or a list of them; got {value!r}")
     return tuple(ids)
-
-
-def _kv_bytes(config: dict[str, Any]) -> int:
-    """Return the bytes of one token's keys and values in fp32."""
-    layers, heads, width = (_first(config, names) or 0 for names in (LAYERS, HEADS, WIDTH))
-    head = config.get("head_dim") or (width // heads if heads else 0)
-    return 2 * 4 * layers * (config.get("num_key_value_heads") or heads) * head

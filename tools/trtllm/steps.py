@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.checkpoint import read_config
+from tandem.tools.profiles.checkpoint import read_checkpoint_config
 from tandem.tools.profiles.engines.tensorrtllm import BuildSection, TensorRTLLMDraft
 
 EXAMPLES = Path("/app/examples")  # TensorRT-LLM's examples in NVIDIA's image
@@ -68,7 +68,7 @@ def _convert(name: str, engine: TensorRTLLMDraft, examples: Path, output: Path) 
         f"--pp_size={engine.pp_size}",
     )
     if convert.qformat is None:
-        model_type = read_config(engine.checkpoint).get("model_type", UNSEEN)
+        model_type = read_checkpoint_config(engine.checkpoint).get("model_type", UNSEEN)
         if model_type not in CONVERTERS:
             raise TandemError(
                 f"engines.{name}.convert has no converter for model_type '{model_type}' (only for "

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import PositiveInt
 
 from tandem.contract.capabilities import Capabilities
-from tandem.engines.lora_files import CONFIG_FILE, WEIGHTS_FILE, read_config
+from tandem.engines.lora_files import CONFIG_FILE, WEIGHTS_FILE, read_adapter_config
 from tandem.tools.profiles.checkpoint import Checkpoint, read_checkpoint
 from tandem.tools.profiles.engines.base import (
     EnginePlan,
@@ -55,13 +55,13 @@ class CheckpointSection(EngineSection):
     def capabilities_of(self, settings: Any) -> Capabilities:
         """Return the capabilities of the engine with these settings."""
 
-    def default_kv_cache(self, checkpoint: Checkpoint, max_seq_len: int) -> int:  # noqa: ARG002
+    def default_kv_cache(self, max_seq_len: int) -> int:
         """Return the default size of the KV cache in tokens."""
         return SEQUENCES_CACHED * max_seq_len
 
     def check_adapter(self, folder: Path) -> None:
         """Raise LoadError if the engine can't apply a LoRA adapter."""
-        read_config(folder)
+        read_adapter_config(folder)
 
     @property
     def tokenizer_folder(self) -> Path:
@@ -78,7 +78,7 @@ class CheckpointSection(EngineSection):
                 ("max_seq_len",),
                 f"must be at most {reach}, the positions of {checkpoint.folder}; got {length}",
             )
-        cache = self.kv_cache_tokens or self.default_kv_cache(checkpoint, length)
+        cache = self.kv_cache_tokens or self.default_kv_cache(length)
         check_kv_cache(cache, length, "kv_cache_tokens")
         adapters = self.lora_adapters or {}
         subfolders = tuple(f"lora-{number}" for number in range(1, len(adapters) + 1))

@@ -10,11 +10,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tandem.contract.capabilities import Capabilities
 from tandem.engines import capabilities
+from tandem.engines.torch.kv_size import kv_bytes_per_token
 from tandem.engines.torch.settings import LAYER_TYPES, TorchSettings
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
     checkpoint_files,
-    read_config,
+    read_checkpoint_config,
     require_weights,
 )
 from tandem.tools.profiles.engines.base import (
@@ -70,13 +71,14 @@ class TorchDraft(CheckpointSection):
     def capabilities_of(self, settings: TorchSettings) -> Capabilities:  # noqa: ARG002
         return capabilities.TORCH
 
-    def default_kv_cache(self, checkpoint: Checkpoint, max_seq_len: int) -> int:
-        affordable = KV_BYTES // max(checkpoint.kv_bytes_per_token, 1)
+    def default_kv_cache(self, max_seq_len: int) -> int:
+        config = read_checkpoint_config(self.checkpoint)
+        affordable = KV_BYTES // max(kv_bytes_per_token(config.get, item_bytes=4), 1)  # float32
         return max(max_seq_len, min(SEQUENCES_CACHED * max_seq_len, affordable))
 
     def plan(self) -> EnginePlan:
         with locate_errors("checkpoint"):
-            fault = _why_unsupported(read_config(self.checkpoint))
+            fault = _why_unsupported(read_checkpoint_config(self.checkpoint))
         if fault:
             raise ProfileError(("checkpoint",), f"{self.checkpoint}: {fault}")
         planned = super().plan()
