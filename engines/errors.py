@@ -79,3 +79,15 @@ def first_line(error: Exception) -> str:
     """
     text = str(error).strip() or type(error).__name__
     return re.sub(r":\s*\n\s*", ": ", text).splitlines()[0]
+
+
+def typed_line(error: Exception) -> str:
+    """Return an error's type and the first line of its message, if it has one.
+
+    >>> typed_line(KeyError("rope"))
+    "KeyError: 'rope'"
+    >>> typed_line(MemoryError())
+    'MemoryError'
+    """
+    name, line = type(error).__name__, first_line(error)
+    return name if line == name else f"{name}: {line}"

@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from tandem.engines.errors import first_line
+
 log = logging.getLogger(__name__)
 
 
@@ -39,13 +41,10 @@ class FigureLog:
         )
 
     def fail(self, name: str, error: Exception) -> None:
-        """Record the error of a measurement."""
         self.num_failed += 1
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        self.add(f"failed: {name}", error=line)
+        self.add(f"failed: {name}", error=first_line(error))
 
     def add(self, name: str, **figures: object) -> None:
-        """Record results under a name."""
         self.num_failed += bool(figures.get("wrong"))
         shown = {key: f"{v:.4g}" if isinstance(v, float) else v for key, v in figures.items()}
         self._console.print(f"{name}: " + ", ".join(f"{k} {v}" for k, v in shown.items()))
@@ -71,7 +70,6 @@ class TimeBudget:
 
     @property
     def left(self) -> float:
-        """Seconds left in the budget."""
         return self._end - self._clock()
 
     def part(self, fraction: float) -> TimeBudget:

@@ -55,7 +55,7 @@ def with_settings(kind: DrafterKind, changes: Mapping[str, Any]) -> DrafterKind:
 
 def described(error: BaseException) -> str:
     """Format an error and its location on one line."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) or not frames:
         return text

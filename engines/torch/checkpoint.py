@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from tandem.engines.errors import LoadError, first_line
+from tandem.engines.errors import LoadError, typed_line
 from tandem.engines.torch import attention
 from tandem.engines.torch.kv_size import UNPAGED_GROWTH, kv_bytes_per_token
 from tandem.engines.torch.settings import TorchSettings
@@ -37,7 +37,7 @@ AttentionMaskInterface.register(attention.SHAPES_NAME, attention.window_as_mask)
 def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
     """Return transformers' causal LM with all of its weights. Raises LoadError."""
     if not (path / "config.json").is_file():
-        raise LoadError(f"checkpoint '{path}' has no config.json")
+        raise LoadError(f"{settings.checkpoint}/config.json doesn't exist")
     _require_complete_files(path)
     device = device_of(settings.device)
     dtype = dtype_of(settings.dtype, device)
@@ -58,10 +58,9 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
     except LoadError:
         raise
     except Exception as error:  # transformers raises many types for an invalid config
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise LoadError(f"can't load checkpoint '{path}': {reason}") from error
+        raise LoadError(f"can't load the checkpoint: {typed_line(error)}") from error
     model, loaded = result
-    _require_all_weights(path, loaded)
+    _require_all_weights(loaded)
     text_config = model.config.get_text_config()
     limit = "max_position_embeddings"
     longest = getattr(text_config, limit, None)
@@ -81,14 +80,15 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
 
 def _require_complete_files(path: Path) -> None:
     """Raise LoadError if a file of weights can't be read or is cut off."""
-    for file in sorted(path.glob("*.safetensors")):
+    # `tandem up` renders links, so resolve them to name the user's own file.
+    for file in sorted(file.resolve() for file in path.glob("*.safetensors")):
         try:
             safe_open(file, "pt")  # reads only the header, which has the size of the file
         except (SafetensorError, OSError) as error:
             raise LoadError(f"can't read {file}: {error}; download it again") from error
 
 
-def _require_all_weights(path: Path, loaded: Mapping[str, Any]) -> None:
+def _require_all_weights(loaded: Mapping[str, Any]) -> None:
     """Raise LoadError if transformers has initialized some weights with random numbers.
 
     loaded: which keys of the checkpoint are missing or have the wrong shape.
@@ -97,11 +97,11 @@ def _require_all_weights(path: Path, loaded: Mapping[str, Any]) -> None:
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise LoadError(
-            f"checkpoint '{path}' lacks weights that its config.json requires: {missing[0]}{others}"
+            f"the checkpoint lacks weights that its config.json requires: {missing[0]}{others}"
         )
     for name, found, wanted in sorted(loaded["mismatched_keys"]):
         raise LoadError(
-            f"checkpoint '{path}': its config.json requires {name} of shape {list(wanted)}; got "
+            f"the checkpoint's config.json requires {name} of shape {list(wanted)}; got "
             f"{list(found)}"
         )
 

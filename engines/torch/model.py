@@ -42,8 +42,7 @@ class PackedModel:
 
     def __init__(self, settings: TorchSettings, folder: Path, load: Loader) -> None:
         """Load and check the checkpoint. Raises LoadError. folder: the model's version folder."""
-        path = folder / settings.checkpoint
-        self._model = load(settings, path)
+        self._model = load(settings, folder / settings.checkpoint)
         self._settings = settings
         self._adapters: Adapters | None = None
         if settings.lora_adapters:
@@ -61,13 +60,13 @@ class PackedModel:
                 settings.kv_block_tokens,
                 settings.max_seq_len,
             )
-            self.vocab_size = self._check(path)
+            self.vocab_size = self._check()
         except LoadError:  # a setting is wrong, not the architecture
             raise
         except Exception as error:
             kind = self._model.config.model_type
             raise LoadError(
-                f"checkpoint '{path}': architecture '{kind}' isn't supported: {first_line(error)}"
+                f"architecture '{kind}' isn't supported: {first_line(error)}"
             ) from error
         if self._paged:
             self._paged.capture()
@@ -147,10 +146,10 @@ class PackedModel:
             )
         return KVShape(layers, self._model.dtype, self.device)
 
-    def _check(self, path: Path) -> int:
+    def _check(self) -> int:
         """Install the fast paths and compare their logits with transformers'.
 
-        path: the checkpoint's folder. Returns the width of the logits. Raises LoadError.
+        Returns the width of the logits. Raises LoadError.
         """
         length = min(_CHECK_TOKENS, self._settings.max_seq_len)
         ids = np.arange(length) % self._model.config.get_text_config().vocab_size
@@ -158,8 +157,8 @@ class PackedModel:
         if not plain.isfinite().all():
             dtype = str(plain.dtype).removeprefix("torch.")
             raise LoadError(
-                f"the logits of checkpoint '{path}' aren't finite in {dtype}; check its weights, "
-                "or use another dtype"
+                f"the checkpoint's logits aren't finite in {dtype}; check its weights, or use "
+                "another dtype"
             )
         self._speed_up(int(plain.shape[-1]))
         packed = self._packed_logits(ids)

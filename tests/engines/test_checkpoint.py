@@ -47,7 +47,7 @@ def test_a_checkpoint_that_lacks_a_weight_is_rejected(folder):
     """Transformers would fill the weight with random numbers."""
     change_weights(folder, lambda weights: {n: w for n, w in weights.items() if n != LOST})
     assert rejection(folder) == (
-        f"checkpoint 'FOLDER' lacks weights that its config.json requires: {LOST}"
+        f"the checkpoint lacks weights that its config.json requires: {LOST}"
     )
 
 
@@ -59,8 +59,7 @@ def test_a_config_with_more_layers_than_the_weights_is_rejected(folder):
 def test_weights_of_another_shape_are_rejected(folder):
     change_config(folder, vocab_size=200)
     assert rejection(folder) == (
-        "checkpoint 'FOLDER': its config.json requires lm_head.weight of shape [200, 48]; got "
-        "[131, 48]"
+        "the checkpoint's config.json requires lm_head.weight of shape [200, 48]; got [131, 48]"
     )
 
 
@@ -79,11 +78,12 @@ def test_an_incomplete_file_is_named(folder, damage):
     assert rejection(folder).endswith("; download it again")
 
 
-def test_a_file_that_cannot_be_read_is_named(folder):
+def test_a_file_that_cannot_be_read_is_named_without_its_link(folder):
+    """`tandem up` links to the user's files from a temporary folder."""
     path = folder / "model.safetensors"
     path.unlink()
     path.symlink_to(folder / "absent")
-    assert rejection(folder).startswith("can't read FOLDER/model.safetensors: No such file")
+    assert rejection(folder).startswith("can't read FOLDER/absent: No such file")
 
 
 def test_a_checkpoint_larger_than_the_memory_is_rejected(folder, monkeypatch):
@@ -97,8 +97,7 @@ def test_a_checkpoint_larger_than_the_memory_is_rejected(folder, monkeypatch):
 def test_weights_that_are_not_numbers_are_rejected(folder):
     change_weights(folder, lambda weights: weights | {LOST: weights[LOST] * torch.nan})
     assert rejection(folder) == (
-        "the logits of checkpoint 'FOLDER' aren't finite in float32; check its weights, or use "
-        "another dtype"
+        "the checkpoint's logits aren't finite in float32; check its weights, or use another dtype"
     )
 
 
@@ -113,16 +112,23 @@ def test_weights_that_are_not_numbers_are_rejected(folder):
 def test_the_reason_why_transformers_rejects_a_config_is_reported(folder, change, reason):
     change_config(folder, **change)
     text = rejection(folder)
-    assert text.startswith("can't load checkpoint 'FOLDER': ")
+    assert text.startswith("can't load the checkpoint: ")
     assert reason in text
+
+
+def test_an_error_without_a_message_is_reported_by_its_type_once(folder, monkeypatch):
+    def out_of_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(checkpoint, "require_memory", out_of_memory)
+    assert rejection(folder) == "can't load the checkpoint: MemoryError"
 
 
 def test_layers_of_an_unsupported_type_are_rejected(folder):
     """Chunks longer than the check of the logits would change only longer contexts."""
     change_config(folder, layer_types=["full_attention", "chunked_attention", "full_attention"])
     assert rejection(folder) == (
-        "checkpoint 'FOLDER': architecture 'llama' isn't supported: it has layers of type "
-        "'chunked_attention'"
+        "architecture 'llama' isn't supported: it has layers of type 'chunked_attention'"
     )
 
 

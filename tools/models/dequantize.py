@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tandem.engines.errors import first_line
+from tandem.engines.errors import typed_line
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import gigabytes
 from tandem.tools.profiles.machine import free_memory
@@ -61,8 +61,7 @@ def main() -> None:
     try:
         dequantize(Path(sys.argv[1]), Path(sys.argv[2]))
     except Exception as error:  # noqa: BLE001  the caller gets one line of any error
-        line = first_line(error)
-        sys.exit(line if isinstance(error, TandemError) else f"{type(error).__name__}: {line}")
+        sys.exit(str(error) if isinstance(error, TandemError) else typed_line(error))
 
 
 if __name__ == "__main__":

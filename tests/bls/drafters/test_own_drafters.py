@@ -95,7 +95,7 @@ PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
         (PROPOSE.format("raise SystemExit(3)"), "SystemExit: 3 (own.py"),
         (PROPOSE.format("raise BaseException('a panic')"), "BaseException: a panic (own.py"),
         (PROPOSE.format("sequence.context[0] = 7"), "ValueError: assignment destination is read"),
-        ("def can_draft(self, sequence):\n    raise StopIteration", "StopIteration: (own.py"),
+        ("def can_draft(self, sequence):\n    raise StopIteration", "StopIteration (own.py"),
         ("def __init__(self):\n    1 / 0", "ZeroDivisionError: division by zero (own.py"),
     ],
 )
