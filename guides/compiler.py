@@ -75,10 +75,12 @@ class GuideCompiler:
 
     def _compile_new(self, guide: Guide, check: Callable[[], None]) -> GuideAutomaton:
         """Compile a guide in two attempts."""
+        reason = ""
         for worker in self._workers:
-            with suppress(GuideTakesLong):
+            try:
                 return worker.run(partial(self._try_compile, worker, guide, check))
-        reason = f"it takes longer than {ATTEMPT_SECONDS[-1]:g} s to compile; send a simpler one"
+            except GuideTakesLong as error:
+                reason = str(error)
         self._reject(guide, reason)
         raise GuideError(reason)
 

@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tandem.guides.errors import GuideError
+from tandem.guides.errors import NO_TEXT, GuideError
 from tandem.guides.references import Definitions
 from tandem.guides.schema_parts import iter_schemas
 
 Part = dict[str, Any]
 
-NO_TEXT: Final = "no text matches it"  # the same error as for schemas that the library rejects
 NOTHING: Final[Part] = {"enum": []}
 
 

@@ -6,6 +6,8 @@ MAX_REASON_CHARS = 300  # maximum number of characters of an error message
 # Longer runs of forced tokens are rejected: with 100,000 tokens, each takes 0.1 s, and all need
 # 100 MB.
 MAX_RUN_TOKENS = 4096
+NO_TEXT = "no text matches it"
+TOO_LARGE = "it is too deep or too large to compile; send a simpler one"
 
 
 class GuideError(Exception):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.guides.errors import GuideError, TokenForbidden, check_run, shorten
+from tandem.guides.errors import NO_TEXT, GuideError, TokenForbidden, check_run, shorten
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLTokenizer
@@ -262,7 +262,7 @@ def one_line_reason(error: str) -> str:
         line = f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
     if line.startswith(ONE_WAY):
         return "the rule attributes max_tokens and stop aren't supported"
-    return "no text matches it" if line in DEAD_ENDS else shorten(line.replace(*NO_ONE_OF))
+    return NO_TEXT if line in DEAD_ENDS else shorten(line.replace(*NO_ONE_OF))
 
 
 def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tandem.contract.guide import EXACT, LAYOUT_KEY, OWN_OPTIONS
 from tandem.guides.closed_objects import close_objects
 from tandem.guides.endless import drop_endless
-from tandem.guides.errors import GuideError
+from tandem.guides.errors import TOO_LARGE, GuideError
 from tandem.guides.exact_numbers import check_numbers
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.finite_sets import list_values
@@ -79,7 +79,7 @@ def prepare_schema(schema: Any) -> dict[str, Any]:
         list_values(copied, strict=own[STRICT_OPTION])
         close_objects(copied, by_default=not own[OPEN_OPTION])
     except RecursionError as error:
-        raise GuideError("it is too deep or too large to compile; send a simpler one") from error
+        raise GuideError(TOO_LARGE) from error
     _check(copied)
     drop_endless(copied)
     _rewrite(copied)

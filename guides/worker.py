@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from tandem.contract.guide import Guide
-from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
+from tandem.guides.errors import TOO_LARGE, GuideError, GuideTakesLong, GuideUndecided
 from tandem.guides.matcher import one_line_reason
-from tandem.guides.worker_process import NICENESS, SECONDS, TOO_LARGE
+from tandem.guides.worker_process import NICENESS, SECONDS
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ from llguidance import LLMatcher, LLParserLimits
 from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import MAX_STATES
-from tandem.guides.errors import GuideError, GuideWarning, check_run
+from tandem.guides.errors import TOO_LARGE, GuideError, GuideWarning, check_run
 from tandem.guides.grammar import make_grammar
 from tandem.guides.tokenizer import GuideTokenizer, read_tokenizer
 
@@ -42,7 +42,6 @@ SECONDS: Final = 30.0  # wall-time limit per guide, for busy machines
 SILENT: Final = 0
 # Verbose errors would contain the text of the answer.
 LIMITS: Final = LLParserLimits(verbose_errors=False, max_lexer_states=MAX_STATES)
-TOO_LARGE: Final = "it is too deep or too large to compile; send a simpler one"
 PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 LIBC: Final = ctypes.CDLL(None)
 
