@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -29,6 +29,7 @@ from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Spread
 from tandem.tools.benchmark.variant import BASELINE, Variant
+from tandem.tools.commands.bench import comma_separated
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
@@ -43,7 +44,6 @@ HEADINGS = (
     *("text", "at once", "slope", "none tok/s", "best fixed", "of none"),
     *("auto", "of none", "auto / best", "10-90%"),
 )
-Item = TypeVar("Item")
 
 
 class ProfileText(NamedTuple):
@@ -128,29 +128,31 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--text", type=_several(str), default=tuple(TEXTS), help=", ".join(TEXTS))
+    parser.add_argument(
+        "--text", type=comma_separated(str), default=tuple(TEXTS), help=", ".join(TEXTS)
+    )
     parser.add_argument(
         "--at-once",
-        type=_several(int),
+        type=comma_separated(int),
         default=(1, 16, 64),
         help="concurrent requests (default: 1,16,64)",
     )
     parser.add_argument(
         "--batch-slope",
-        type=_several(float),
+        type=comma_separated(float),
         default=(0.0, 0.01, 0.03),
         help="by which each other call makes a step longer (default: 0,0.01,0.03)",
     )
     parser.add_argument(
         "--drafter",
-        type=_several(str),
+        type=comma_separated(str),
         default=("draft_model",),
         help="draft_model or hybrid, or both (default: draft_model)",
     )
-    parser.add_argument("--lengths", type=_several(int), help="instead of each text's own")
+    parser.add_argument("--lengths", type=comma_separated(int), help="instead of each text's own")
     parser.add_argument(
         "--draft-ahead",
-        type=_several(str),
+        type=comma_separated(str),
         default=(None,),
         help="auto, true or false, or several: each with every length (default: as served)",
     )
@@ -164,10 +166,6 @@ def _options() -> argparse.Namespace:
     if unknown := [name for name in options.text if name not in TEXTS]:
         parser.error(f"text '{unknown[0]}' isn't known; choose one of: {', '.join(TEXTS)}")
     return options
-
-
-def _several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
-    return lambda text: tuple(read(part) for part in text.split(","))
 
 
 def slowed(profile: Profile, *, times: float = 1.0, batch_slope: float | None = None) -> Profile:

@@ -1,8 +1,7 @@
-"""Starts servers to measure, and names their processes."""
+"""Starts servers to measure."""
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,9 +54,3 @@ def serving_loops(
         needed = max(plan.thread_pool_size for plan in planned.values())
         with TritonServer(models, thread_pool_size=threads or needed) as server:
             yield server
-
-
-def process_name(pid: int) -> str:
-    """Return the model that a server's process runs, or "triton" for the server itself."""
-    found = re.search(r"/(\w+)/1/model\.py", Path(f"/proc/{pid}/cmdline").read_text())
-    return found[1] if found else "triton"

@@ -49,7 +49,6 @@ class Faults:
         unfinished.rename(self._file(model))  # atomic, so that no call reads half a file
 
     def end(self, model: str) -> None:
-        """End a model's fault."""
         self._file(model).unlink(missing_ok=True)
 
     def _file(self, model: str) -> Path:

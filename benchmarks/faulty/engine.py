@@ -27,7 +27,6 @@ class FaultyEngine:
 
     @property
     def computed_tokens(self) -> int:
-        """Number of tokens that the model has computed."""
         return self._engine.computed_tokens
 
     def submit(self, request: Any, respond: Any) -> None:

@@ -19,7 +19,6 @@ import argparse
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -36,8 +35,8 @@ from benchmarks.soak.growth import Growth, measure_growth, threads_at_rest
 from benchmarks.soak.processes import Sample, is_at_rest, sample, stub_pid
 from benchmarks.soak.questions import Question, answer_questions
 from tandem.tools.profiles import deployment
-from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
+from tandem.tools.triton.serving import linked_repository
 
 PROFILE = Path(__file__).with_name("profile.yaml")
 SAMPLES_A_MINUTE = 12
@@ -53,9 +52,7 @@ def main() -> int:
     options = _options()
     planned = deployment.load(PROFILE)
     faults: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        models = Path(folder, "repository")
-        repository.render(planned, models, link=True)
+    with linked_repository(planned) as models:
         faulty.plant(models)
         server = TritonServer(models, thread_pool_size=planned.thread_pool_size)
         with server:

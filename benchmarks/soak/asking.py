@@ -62,7 +62,6 @@ class SoakOutcome:
 
 
 def ask(url: str, request: SoakRequest) -> SoakOutcome:
-    """Send a request and return its outcome."""
     began = time.monotonic()
     how = _stream if request.entry == STREAM else _infer
     with grpc.InferenceServerClient(url) as connection:

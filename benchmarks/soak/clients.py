@@ -69,7 +69,6 @@ class Clients:
         self._explains = explains
 
     def run(self, clients: int, seconds: float) -> None:
-        """Run ``clients`` clients for ``seconds``."""
         end = time.monotonic() + seconds
         with ThreadPoolExecutor(clients) as threads:
             for done in [threads.submit(self._client, seed, end) for seed in range(clients)]:

@@ -24,7 +24,6 @@ class Growth(NamedTuple):
 
     @property
     def growth(self) -> float:
-        """The last value minus the first value."""
         return self.end - self.first
 
     @property

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar
 import prometheus_client.samples
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.servers import process_name
 from tandem.tools.triton.server import TritonServer
+from tandem.tools.triton.supervisor import process_name
 
 Number = TypeVar("Number", int, float)
 MB = 2**20
@@ -27,7 +27,7 @@ AT_REST = ("tandem_requests_running", "tandem_requests_waiting")
 class Sample(NamedTuple):
     """The resources of a server at one moment.
 
-    memory_mb, threads, descriptors: sums over the processes of each model, by model; "triton" is
+    memory_mb, threads, descriptors: sums over the processes of each model, by model; "Triton" is
     the server itself. heartbeat: seconds since the last check of the watcher that is most overdue;
     None if unknown. lost: number of abandoned calls, by engine.
     """
@@ -42,7 +42,7 @@ class Sample(NamedTuple):
 
 
 def sample(server: TritonServer) -> Sample:
-    names = {pid: process_name(pid) for pid in server.processes}
+    names = {pid: name for pid in server.processes if (name := process_name(pid))}
     metrics = read_metrics(server)
     beats = [one.value for one in metrics if one.name == HEARTBEAT]
     return Sample(

@@ -40,7 +40,6 @@ class Question:
 
     @property
     def greedy(self) -> bool:
-        """Whether the prompts are decoded greedily."""
         return not self.inputs
 
     @property

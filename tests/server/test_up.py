@@ -21,7 +21,7 @@ from up import ANY_PORTS, gateway_of, read_greeting, stubs_of, up
 from tandem.tools import cli as command
 from tandem.tools.triton.launch import PREFIX
 from tandem.tools.triton.server import SECONDS_BETWEEN_LOOKS, TritonServer
-from tandem.tools.triton.supervisor import process_names
+from tandem.tools.triton.supervisor import process_name
 
 
 def shared_memory_of(process):
@@ -124,7 +124,7 @@ def test_up_without_a_terminal_reports_progress_and_continues_if_the_draft_engin
 
 def stub_of(processes, model):
     """Return the process id of a model."""
-    return next(number for number in processes if process_names([number]) == [model])
+    return next(number for number in processes if process_name(number) == model)
 
 
 @pytest.mark.heavy

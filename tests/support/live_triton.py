@@ -11,7 +11,7 @@ from typing import Any
 
 from tandem.tools.triton.install import TritonInstall
 from tandem.tools.triton.server import LOOPBACK, TritonServer
-from tandem.tools.triton.supervisor import process_names
+from tandem.tools.triton.supervisor import process_name
 
 CONFIG = """\
 name: "{name}"
@@ -57,7 +57,7 @@ class ObedientServer(KilledServer):
 
 def triton_of(server: TritonServer) -> int:
     """Return the id of Triton's own process. The other processes are stubs."""
-    return next(process for process in server.processes if process_names([process]) == ["Triton"])
+    return next(process for process in server.processes if process_name(process) == "Triton")
 
 
 def write_model(repository: Path, name: str, initialize: str = "pass") -> None:

@@ -4,9 +4,9 @@ import subprocess
 
 from live_triton import eventually
 
-from tandem.tools.triton.supervisor import process_names
+from tandem.tools.triton.supervisor import process_name
 
 
 def test_a_process_that_is_ending_has_no_name():
     with subprocess.Popen(["true"]) as ending:  # a zombie until the block ends
-        assert eventually(lambda: process_names([ending.pid]) == [])
+        assert eventually(lambda: process_name(ending.pid) is None)

@@ -59,21 +59,24 @@ def session_processes(session: int) -> Iterator[int]:
             yield int(entry.name)
 
 
+def process_name(process: int) -> str | None:
+    """Return "Triton" or the model of a stub; None if the process has ended."""
+    try:
+        arguments = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return None
+    if not any(arguments):
+        return None  # it is ending and no longer has a command line
+    files = [Path(argument) for argument in arguments if argument.endswith("/1/model.py")]
+    return files[0].parts[-3] if files else "Triton"
+
+
 def process_names(processes: Iterable[int]) -> list[str]:
     """Name the processes of a server: "Triton" first, then the model of each stub.
 
     A model with several stubs is listed several times.
     """
-    names = []
-    for process in processes:
-        try:
-            arguments = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
-        except OSError:
-            continue  # it ended meanwhile
-        if not any(arguments):
-            continue  # it is ending and no longer has a command line
-        files = [Path(argument) for argument in arguments if argument.endswith("/1/model.py")]
-        names.append(files[0].parts[-3] if files else "Triton")
+    names = [name for process in processes if (name := process_name(process))]
     return sorted(names, key=lambda name: (name != "Triton", name))
 
 
