@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -34,10 +34,6 @@ class Words:
 
     def __len__(self) -> int:
         return len(self._ends)
-
-    def __iter__(self) -> Iterator[tuple[int, ...]]:
-        for start, end in zip(self._starts.tolist(), self._ends.tolist(), strict=True):
-            yield tuple(self.ids[start:end].tolist())
 
     @cached_property
     def singles(self) -> _Ids:

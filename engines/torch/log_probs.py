@@ -23,7 +23,6 @@ class LogProbRecorder:
         self._values: list[float] = []
         self._top_ids: list[torch.Tensor] = []  # [n, k] each
         self._top_values: list[torch.Tensor] = []
-        self.total = 0.0
 
     def add(self, logits: torch.Tensor, tokens: Sequence[int]) -> None:
         """Add tokens [n] that were chosen from logits [n, vocab_size]."""
@@ -49,7 +48,6 @@ class LogProbRecorder:
 
     def take(self) -> tuple[Floats, LikeliestTokens | None]:
         values, self._values = self._values, []
-        self.total += sum(values)
         if not self._num_top:
             return np.array(values, np.float32), None
         nothing = torch.empty(0, self._num_top)  # there may be no tokens

@@ -133,8 +133,9 @@ def test_sampling_options_sent_by_the_loop_are_decoded_unchanged(draws, penaltie
 
 def test_word_lists_are_decoded_from_ids_and_end_offsets():
     call = request(stop_words_list=[[7, 8, 9, 0], [2, 3, -1, -1]], bad_words_list=[[4, 0], [1, -1]])
-    assert list(call.stop_words) == [(7, 8), (9,)]
-    assert list(call.sampling.bad_words) == [(4,)]
+    ends = [call.stop_words.first_end([], text) for text in ([7, 8], [9], [7, 9], [8])]
+    assert ends == [1, 0, 1, None]
+    assert call.sampling.bad_words.singles.tolist() == [4]
     assert not request(stop_words_list=[[0], [-1]]).stop_words
 
 

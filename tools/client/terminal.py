@@ -71,7 +71,7 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
 
     On a color terminal, accepted draft tokens and forced tokens are colored.
     """
-    tells_origins = shows_colors(console)
+    tells_origins = bool(console.is_terminal and console.color_system and not console.no_color)
     chunks = client.stream(model, inputs, tells_origins=tells_origins)
     spans = Spans()
     try:
@@ -85,10 +85,6 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
         chunks.close()
         if answer.text and not answer.text.endswith("\n"):
             console.out("", highlight=False)
-
-
-def shows_colors(console: Console) -> bool:
-    return console.is_terminal and not console.no_color and console.color_system is not None
 
 
 def closing_line(answer: Answer) -> str:

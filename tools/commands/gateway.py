@@ -17,12 +17,12 @@ from tandem.tools.client.client import URL
 from tandem.tools.commands.gateway_options import (
     PORT,
     add_access,
+    add_address,
     application,
     browser_url,
     listening,
 )
-from tandem.tools.commands.options import add_url, address, at_least, nonempty_path, port
-from tandem.tools.triton.server import LOOPBACK
+from tandem.tools.commands.options import add_url, at_least, nonempty_path, port
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,12 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Chat template to use instead of the tokenizer's.",
     )
     listens = parser.add_argument_group("addresses (port 0 picks a free one)")
-    listens.add_argument(
-        "--address",
-        type=address,
-        default=LOOPBACK,
-        help="Address to listen on (default: %(default)s).",
-    )
+    add_address(listens)
     listens.add_argument(
         "--port",
         type=port,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tandem.gateway.settings import GatewaySettings
 from tandem.preprocessing.errors import TokenizerError
-from tandem.tools.commands.options import Options
+from tandem.tools.commands.options import Options, address
 from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.triton.server import EVERY_ADDRESS, LOOPBACK
 
@@ -19,8 +19,17 @@ PORT = 8080
 KEY_VARIABLE = "TANDEM_API_KEY"
 
 
+def add_address(parser: Options) -> None:
+    parser.add_argument(
+        "--address",
+        type=address,
+        default=LOOPBACK,
+        help="Address to listen on (default: %(default)s).",
+    )
+
+
 def add_access(parser: Options) -> None:
-    """Add the options that `tandem up` and `tandem gateway` share."""
+    """Add the options for who may use a gateway, and how."""
     parser.add_argument(
         "--api-key",
         metavar="KEY",
@@ -46,7 +55,7 @@ def application(settings: GatewaySettings) -> Starlette:
         raise TandemError(" ".join(str(error).split())) from error
 
 
-def listening(address: str, number: int, option: str) -> socket.socket:
+def listening(host: str, number: int, option: str) -> socket.socket:
     try:
         from tandem.gateway.server import listen  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:
@@ -55,11 +64,10 @@ def listening(address: str, number: int, option: str) -> socket.socket:
             "or use --no-gateway"
         ) from error
     try:
-        return listen(address, number)
+        return listen(host, number)
     except OSError as error:
         raise TandemError(
-            f"can't listen on {address}:{number}: {error.strerror}; use another {option} or "
-            "--address"
+            f"can't listen on {host}:{number}: {error.strerror}; use another {option} or --address"
         ) from error
 
 

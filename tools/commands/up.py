@@ -28,15 +28,16 @@ from tandem.tools.commands.gateway_options import (
     KEY_VARIABLE,
     PORT,
     add_access,
+    add_address,
     application,
     browser_url,
     listening,
 )
-from tandem.tools.commands.options import DEMO, address, port
+from tandem.tools.commands.options import DEMO, port
 from tandem.tools.errors import TandemError, UsageError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection
-from tandem.tools.triton.server import LOOPBACK, Ports, TritonServer
+from tandem.tools.triton.server import Ports, TritonServer
 from tandem.tools.triton.serving import serving
 
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set if a browser can open a window
@@ -45,12 +46,7 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set if a browser c
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_deployment(parser.add_argument_group("what to serve"))
     listening = parser.add_argument_group("addresses (port 0 picks a free one)")
-    listening.add_argument(
-        "--address",
-        type=address,
-        default=LOOPBACK,
-        help="Address to listen on (default: %(default)s).",
-    )
+    add_address(listening)
     for name, number in vars(Ports()).items():
         listening.add_argument(
             f"--{name}-port",

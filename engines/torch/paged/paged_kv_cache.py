@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -63,12 +62,8 @@ class PagedKVCache(KVCache):
 
     def release(self, entry: KVEntry) -> None:
         self._end_loan(entry)
-        self._entries.remove(entry)
-        entry.busy = False
-        entry.idle_since = time.monotonic()
         self._shorten(entry, self.blocks_for(entry.length))
-        if entry.length:
-            self._entries.append(entry)
+        super().release(entry)
 
     def drop(self, entry: KVEntry) -> None:
         self._end_loan(entry)

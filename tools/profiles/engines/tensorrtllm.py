@@ -30,7 +30,6 @@ from tandem.tools.profiles.engines.base import (
     locate_errors,
 )
 
-BACKEND = "tensorrtllm"
 # trtllm-build's name of a type -> Triton's name
 LOGITS_DTYPES: dict[str, LogitsType] = {"float32": "FP32", "float16": "FP16"}
 
@@ -171,7 +170,7 @@ class TensorRTLLMDraft(EngineSection):
         self.check_settings()
         return EnginePlan(
             capabilities=capabilities.TENSORRTLLM,
-            backend=BACKEND,
+            backend="tensorrtllm",
             parameters=self._parameters(),
             vocab_size=self.padded_vocab_size(checkpoint.vocab_size),
             max_seq_len=self.build.max_seq_len,
@@ -296,7 +295,6 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
         )
 
     def check_settings(self) -> None:
-        """Check the settings without the checkpoint. Raises ProfileError."""
         super().check_settings()
         build = self.build
         if self.lora_adapters and not build.applies_adapters:
