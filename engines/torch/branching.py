@@ -18,12 +18,12 @@ from tandem.engines.branch import (
 )
 from tandem.engines.engine import Respond
 from tandem.engines.noise import Purpose, hash_key
-from tandem.engines.request import EngineRequest, EngineResponse, Floats
+from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.engines.torch.attention import BranchSegment, Packed
 from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache
 from tandem.engines.torch.noise import exponentials_for_keys, keys_on
 from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.sequence import TorchSequence
+from tandem.engines.torch.sequence import TorchSequence, take_logits
 from tandem.engines.torch.step_sampler import StepOutput
 
 
@@ -97,13 +97,13 @@ class BranchingSequence(TorchSequence):
 
     def answer(self, *, final: bool) -> None:
         rows = started_branches(self._branches)
-        logits = [] if self.stopped else [row for branch in rows for row in branch.logits]
+        logits = [] if self.stopped else [row[None] for branch in rows for row in branch.logits]
         self._send(
             EngineResponse(
                 final=final,
                 usage=self._usage(),
                 branches=pack_branches(rows, with_log_probs=self.request.return_log_probs),
-                generation_logits=_numpy(torch.stack(logits)) if logits else None,
+                generation_logits=take_logits(logits),
             )
         )
 
@@ -201,8 +201,3 @@ class BranchingSequence(TorchSequence):
     def _text(self, branch: Branch) -> NDArray[np.int64]:
         start = self.tokens[: self.prompt_length + branch.accepted]
         return np.concatenate((start, [branch.token, *branch.tokens]))
-
-
-def _numpy(logits: torch.Tensor) -> Floats:
-    array: Floats = logits.float().cpu().numpy()
-    return array

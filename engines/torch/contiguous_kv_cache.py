@@ -210,7 +210,7 @@ class KVCache:
         """Forget an entry and its blocks."""
         self._entries.remove(entry)
 
-    def _longest_prefix(self, tokens: Tokens, adapter: int = 0) -> tuple[KVEntry | None, int]:
+    def _longest_prefix(self, tokens: Tokens, adapter: int) -> tuple[KVEntry | None, int]:
         """Return the entry with the longest common prefix, and the prefix's length.
 
         Among equals, prefer an idle entry, then a short one. So a sequence finds its own entry, not

@@ -167,8 +167,8 @@ class TorchSequence:
                 top_log_probs=top,
                 prompt_log_probs=prompt,
                 prompt_top_log_probs=prompt_top,
-                context_logits=_take_logits(self._context_logits),
-                generation_logits=_take_logits(self._generation_logits),
+                context_logits=take_logits(self._context_logits),
+                generation_logits=take_logits(self._generation_logits),
                 usage=self._usage(),
             )
         )
@@ -224,7 +224,7 @@ class TorchSequence:
         )
 
 
-def _take_logits(parts: list[torch.Tensor]) -> Floats | None:
+def take_logits(parts: list[torch.Tensor]) -> Floats | None:
     """Join and clear the parts [n, vocab_size]. Return None if there are none."""
     if not parts:
         return None

@@ -4,12 +4,14 @@ import builtins
 import io
 import json
 import shlex
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 from checkpoints import write_empty, write_tokenizer
 from rich.console import Console
+from tokenizers import Tokenizer
 
 from tandem.contract import entry
 from tandem.tools import cli as command
@@ -18,11 +20,12 @@ from tandem.tools.client.answer import Answer, Answers, AnswerTotals
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.commands import summarize
 from tandem.tools.commands.command_line import make_parser
+from tandem.tools.commands.options import DEMO
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.commands.summarize import answer_in_turns, speculation_inputs
 from tandem.tools.errors import TandemError
 from tandem.tools.evaluation.accuracy import MEASURES, AccuracyComparison, mean_rouge
-from tandem.tools.evaluation.hugging_face import cut
+from tandem.tools.evaluation.hugging_face import HuggingFace, cut
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.config_strings import PromptLookupConfig
 
@@ -261,3 +264,16 @@ def test_the_error_names_the_line_of_an_invalid_item(tmp_path, row, message):
 def test_output_is_cut_before_the_first_stop_string():
     assert cut("one. two! three", ("!", ".")) == ("one", True)
     assert cut("one", ("!",)) == ("one", False)
+
+
+def test_the_prompt_for_transformers_is_not_truncated(tmp_path):
+    """The server ignores the truncation that training may have left in tokenizer.json."""
+    folder = shutil.copytree(DEMO / "tokenizer", tmp_path / "tokenizer")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(2)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    whole, truncated = (
+        HuggingFace(DEMO / "target", tokenizer).answer("def main():\n    return", 8).text
+        for tokenizer in (DEMO / "tokenizer", folder)
+    )
+    assert truncated == whole

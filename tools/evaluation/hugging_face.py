@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer
 
+from tandem.preprocessing.tokenizer import load_tokenizer
 from tandem.tools.client.answer import Answer
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_checkpoint, read_tokenizer, require_weights
@@ -32,7 +32,7 @@ class HuggingFace:
             read_tokenizer(tokenizer)
         except TandemError as error:
             raise TandemError(f"--test-hf: {error}") from error
-        self._tokenizer = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+        self._tokenizer = load_tokenizer(tokenizer)
         self._add_special_tokens = add_special_tokens
 
     def answer(self, prompt: str, max_tokens: int, stop: Sequence[str] = ()) -> Answer:

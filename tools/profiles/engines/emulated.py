@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
-from tokenizers import Tokenizer
 
 from tandem.engines import capabilities
 from tandem.engines.emulated.settings import EmulatedSettings
+from tandem.preprocessing.tokenizer import load_tokenizer, special_token_ids
 from tandem.tools.profiles.checkpoint import TokenizerFolder, read_tokenizer
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
@@ -142,9 +142,6 @@ class EmulatedTarget(EmulatedDraft):
 
 def _words(tokenizer: TokenizerFolder) -> tuple[int, int]:
     """Return the longest range of ids that are plain text, as (first, last + 1)."""
-    path = tokenizer.folder / "tokenizer.json"
-    added = Tokenizer.from_file(str(path)).get_added_tokens_decoder()
-    special = (number for number, token in added.items() if token.special)
-    cuts = sorted({-1, tokenizer.size, *special})
+    cuts = sorted({-1, tokenizer.size, *special_token_ids(load_tokenizer(tokenizer.folder))})
     runs = ((low + 1, high) for low, high in pairwise(cuts))
     return max(runs, key=lambda run: run[1] - run[0])
