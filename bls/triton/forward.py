@@ -140,18 +140,15 @@ class _Forwarded:
         sent = {tensor.name(): tensor for tensor in self._request.inputs()}
         check_sizes({name: tensor.as_numpy() for name, tensor in sent.items()}, self._settings)
         inputs = {name: _as_sent(tensor) for name, tensor in sent.items()}
-        stop = inputs.get(tensors.STOP)
-        if stop is not None and stop.as_numpy().any():
-            raise BadRequest(
-                f"input '{tensors.STOP}' isn't supported by this model; send it to "
-                f"'{self._settings.stream_model}'"
-            )
-        stream = inputs.get(tensors.STREAM)
-        if stream is not None and stream.as_numpy().any():
-            raise BadRequest(
-                f"input '{tensors.STREAM}' isn't supported by this model; to stream, send the "
-                f"request to '{self._settings.stream_model}'"
-            )
+        for tensor, advice in (
+            (tensors.STOP, "send it to"),
+            (tensors.STREAM, "to stream, send the request to"),
+        ):
+            if tensor in inputs and inputs[tensor].as_numpy().any():
+                raise BadRequest(
+                    f"input '{tensor}' isn't supported by this model; {advice} "
+                    f"'{self._settings.stream_model}'"
+                )
         drafter = self._settings.drafter
         if drafter is not None and tensors.DRAFTER not in inputs and inputs:
             rows = next(iter(inputs.values())).shape()[0]
