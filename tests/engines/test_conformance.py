@@ -140,7 +140,7 @@ def test_100000_bad_words_add_at_most_1_ms_per_token(engine):
     said = [*ids, *engine.tokens(ids, 20, sampling=SamplingParams(top_k=1, bad_words=longer))]
     assert first not in engine.tokens(ids, 20, sampling=SamplingParams(top_k=1, bad_words=single))
     assert time.process_time() - began < 2
-    banned = set(longer)
+    banned = set(map(tuple, listed.tolist()))
     assert not banned & {tuple(said[i - 3 : i]) for i in range(len(ids) + 1, len(said) + 1)}
 
 
