@@ -30,6 +30,7 @@ from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenari
 from tandem.tools.benchmark.statistics import Spread
 from tandem.tools.benchmark.variant import BASELINE, Variant
 from tandem.tools.commands.bench import comma_separated
+from tandem.tools.commands.options import PROFILES, PROMPTS
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
@@ -37,7 +38,6 @@ from tandem.tools.profiles.profile import Profile, read_profile
 from tandem.tools.triton.serving import serving
 
 HERE = Path(__file__).resolve().parent
-PROFILES, PROMPTS = HERE.parent / "profiles", HERE.parent / "demo" / "prompts.jsonl"
 PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
 HEADINGS = (

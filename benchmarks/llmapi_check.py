@@ -29,6 +29,7 @@ from tandem.engines.llmapi.engine import LlmApiEngine
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
 from tandem.engines.words import Words
+from tandem.tools.profiles.checkpoint import read_checkpoint
 
 TOKENS = 64  # tokens per output
 MAX_SEQ_LEN = 1024
@@ -39,7 +40,7 @@ Row = tuple[str, bool, str]
 
 def main() -> None:
     options = _options()
-    vocab_size = json.loads((options.model / "config.json").read_text())["vocab_size"]
+    vocab_size = read_checkpoint(options.model).vocab_size
     random = np.random.default_rng(1)
     cycles = random.integers(10, min(vocab_size, 50_000), (PROMPTS, CYCLE)).astype(np.int32)
     prompts = np.tile(cycles, 8)

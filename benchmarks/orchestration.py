@@ -28,11 +28,12 @@ from benchmarks.turns import in_turns, spread
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Client, Value
+from tandem.tools.commands.options import PROFILES
 from tandem.tools.profiles.profile import AdmissionSection, read_profile
 
 DRAFT_LEN = 10
 MS = 1e3
-PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml"
+PROFILE = PROFILES / "emulated-zero.yaml"
 CONTEXTS, TOKENS_PER_ROUND = (64, 2048), 5
 SOURCES = Path(__file__).resolve().parent / "bare_loops"
 BARE_LOOPS = ("asyncio_loop", "thread_loop")

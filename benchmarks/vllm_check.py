@@ -32,6 +32,7 @@ from tandem.engines.engine import Engine
 from tandem.engines.request import Ids
 from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.settings import VllmSettings
+from tandem.tools.profiles.checkpoint import read_checkpoint
 
 PROMPT_TOKENS = 200
 TURNS = 5
@@ -56,7 +57,7 @@ class Measured(NamedTuple):
 
 def main() -> None:
     options = _options()
-    vocab_size = json.loads((options.target / "config.json").read_text())["vocab_size"]
+    vocab_size = read_checkpoint(options.target).vocab_size
     random = np.random.default_rng(1)
     max_requests = max(options.requests)
     size = max_requests, PROMPT_TOKENS
@@ -75,7 +76,7 @@ def main() -> None:
         started = VllmEngine(
             VllmSettings(
                 model=str(model),
-                vocab_size=json.loads((model / "config.json").read_text())["vocab_size"],
+                vocab_size=read_checkpoint(model).vocab_size,
                 max_batch_size=max_requests,
                 gpu_memory_fraction=fraction,
                 python=options.python,

@@ -44,12 +44,12 @@ class Faults:
 
     def begin(self, model: str, fault: Fault) -> None:
         """Inject a fault into a model until ``end`` is called."""
-        unfinished = self._file(model).with_suffix(".new")
+        unfinished = self.file(model).with_suffix(".new")
         unfinished.write_text(fault)
-        unfinished.rename(self._file(model))  # atomic, so that no call reads half a file
+        unfinished.rename(self.file(model))  # atomic, so that no call reads half a file
 
     def end(self, model: str) -> None:
-        self._file(model).unlink(missing_ok=True)
+        self.file(model).unlink(missing_ok=True)
 
-    def _file(self, model: str) -> Path:
+    def file(self, model: str) -> Path:
         return self._models / model / "1" / "fault"

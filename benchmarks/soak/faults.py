@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from benchmarks.faulty import Fault, Faults
@@ -60,7 +59,6 @@ class FaultInjector:
 
     def __init__(self, models: Path) -> None:
         self.injected: Counter[str] = Counter()
-        self._models = models
         self._faults = Faults(models)
         self._past: list[PastFault] = []
         self._over = threading.Event()
@@ -70,12 +68,7 @@ class FaultInjector:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the thread; it ends the current fault."""
         self._over.set()
         self._thread.join()
@@ -114,7 +107,7 @@ class FaultInjector:
     def _wait(self, step: FaultStep) -> bool:
         """Wait until the step is over, and return whether it may have affected a call."""
         until = time.monotonic() + step.seconds
-        planted = self._models / step.model / "1" / "fault"
+        planted = self._faults.file(step.model)
         while time.monotonic() < until and not self._over.wait(POLL):
             if not planted.exists():
                 return True

@@ -97,24 +97,19 @@ def models(deployment: Deployment) -> Iterator[Model]:
     tokenizer = {TOKENIZER: _matching(deployment.tokenizer.folder, TOKENIZER_FILES)}
     if templates := _matching(deployment.tokenizer.folder / MORE_TEMPLATES, ("*.jinja",)):
         tokenizer[f"{TOKENIZER}/{MORE_TEMPLATES}"] = templates
-    yield Model(
-        name=names.preprocessing,
-        source="preprocessing",
-        parameters=encode(deployment.tokenizer_settings()),
-        inputs=preprocessing.INPUTS,
-        outputs=preprocessing.OUTPUTS,
-        max_batch_size=size,
-        files=tokenizer,
-    )
-    yield Model(
-        name=names.postprocessing,
-        source="postprocessing",
-        parameters=encode(deployment.detokenizer_settings()),
-        inputs=postprocessing.INPUTS,
-        outputs=postprocessing.OUTPUTS,
-        max_batch_size=size,
-        files=tokenizer,
-    )
+    for source, settings, tensors in (
+        ("preprocessing", deployment.tokenizer_settings(), preprocessing),
+        ("postprocessing", deployment.detokenizer_settings(), postprocessing),
+    ):
+        yield Model(
+            name=getattr(names, source),
+            source=source,
+            parameters=encode(settings),
+            inputs=tensors.INPUTS,
+            outputs=tensors.OUTPUTS,
+            max_batch_size=size,
+            files=tokenizer,
+        )
     yield from _engine_models(deployment)
     yield from _entry_models(deployment, tokenizer)
 
