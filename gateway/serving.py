@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tandem.gateway.answers.adapted_writer import AdaptedWriter
-from tandem.gateway.answers.answer import Answer, EncodedPrompt
+from tandem.gateway.answers.answer import EncodedPrompt, ParsedAnswer
 from tandem.gateway.answers.anthropic_writer import AnthropicWriter
 from tandem.gateway.answers.generation import generate, read_answers, write_response
 from tandem.gateway.answers.response_writer import ResponseWriter
@@ -259,7 +259,7 @@ class Serving:
         """Return `body.n` answers to each prompt."""
         model = models.find(body.model)
         models.check_draft_length(body.num_draft_tokens)
-        answers = [Answer(body, p, self._tokenizer) for p in prompts for _ in range(body.n)]
+        answers = [ParsedAnswer(body, p, self._tokenizer) for p in prompts for _ in range(body.n)]
         shared = inputs_for(body, model, guide)
         requests = []
         for number, answer in enumerate(answers):

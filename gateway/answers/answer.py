@@ -28,7 +28,7 @@ class EncodedPrompt(NamedTuple):
     num_repeated: int = 0
 
 
-class Answer:
+class ParsedAnswer:
     """An answer, which grows by chunks. A non-streamed answer has one chunk.
 
     ids: its tokens so far. finish_reason: None until the answer ends. chunk: the last chunk,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tandem.contract import entry as tensors
-from tandem.gateway.answers.answer import Answer
+from tandem.gateway.answers.answer import ParsedAnswer
 from tandem.gateway.answers.tokens import AnswerToken, top_tokens
 from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.tokenizer import UNREADABLE, ChatTokenizer
@@ -15,7 +15,7 @@ CONTINUATIONS = bytes(range(0x80, 0xC0))  # bytes that continue a UTF-8 characte
 
 
 def tokens_with_log_probs(
-    tokenizer: ChatTokenizer, body: GenerationRequest, answer: Answer
+    tokenizer: ChatTokenizer, body: GenerationRequest, answer: ParsedAnswer
 ) -> Iterator[AnswerToken]:
     """Yield the tokens of an echoed prompt, then the tokens that the last chunk completes."""
     count = body.num_alternatives or 0
@@ -35,7 +35,7 @@ def tokens_with_log_probs(
 
 
 def _prompt_tokens_with_log_probs(
-    answer: Answer,
+    answer: ParsedAnswer,
 ) -> Iterator[tuple[int, float | None, list[tuple[int, float]]]]:
     """Yield a prompt's tokens with log-probabilities; the first token has none."""
     prompt, chunk = answer.prompt.ids, answer.chunk
@@ -63,7 +63,7 @@ def visible_text(tokenizer: ChatTokenizer, token: AnswerToken) -> tuple[str, byt
 
 
 def prompt_log_probs(
-    tokenizer: ChatTokenizer, answer: Answer, num_alternatives: int
+    tokenizer: ChatTokenizer, answer: ParsedAnswer, num_alternatives: int
 ) -> list[dict[int, dict[str, Any]] | None]:
     """Return the log-probabilities of an answer's prompt, keyed by token id as in vLLM.
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 from pydantic_core import to_json
 
 from tandem.contract.entry import KINDS
-from tandem.gateway.answers.answer import Answer
+from tandem.gateway.answers.answer import ParsedAnswer
 from tandem.gateway.answers.log_probs import (
     chat_log_probs,
     completion_log_probs,
@@ -45,7 +45,7 @@ class Writer(ABC):
     def __init__(
         self,
         body: GenerationRequest,
-        answers: Sequence[Answer],
+        answers: Sequence[ParsedAnswer],
         tokenizer: ChatTokenizer,
         *,
         model: str,
@@ -159,7 +159,7 @@ class ChoicesWriter(Writer):
         return sse(error.body) + DONE
 
     @abstractmethod
-    def choice(self, answer: Answer) -> Object:
+    def choice(self, answer: ParsedAnswer) -> Object:
         """Return the API's own fields of a choice: what the answer's last chunk adds."""
 
     @cached_property
@@ -219,7 +219,7 @@ class ChatWriter(ChoicesWriter):
     prompt_in_choice = False
     log_probs = staticmethod(chat_log_probs)
 
-    def choice(self, answer: Answer) -> Object:
+    def choice(self, answer: ParsedAnswer) -> Object:
         whole = not self.body.stream
         message: Object = {"content": answer.text}
         if answer.first:
@@ -245,7 +245,7 @@ class CompletionWriter(ChoicesWriter):
     prompt_in_choice = True
     log_probs = staticmethod(completion_log_probs)
 
-    def choice(self, answer: Answer) -> Object:
+    def choice(self, answer: ParsedAnswer) -> Object:
         return {"text": answer.text}
 
 
@@ -258,7 +258,7 @@ def sse(data: Mapping[str, Any]) -> bytes:
     return b"data: " + json_bytes(data) + b"\n\n"
 
 
-def _token_details(answer: Answer) -> list[Object]:
+def _token_details(answer: ParsedAnswer) -> list[Object]:
     """Return the origins of the tokens that the last chunk completes.
 
     text: empty if a later token completes the character. round: starts at 1; 0 for tokens that a

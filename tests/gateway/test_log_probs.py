@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, processors
 
 from tandem.contract import entry
 from tandem.gateway.answers import writer
-from tandem.gateway.answers.answer import Answer, EncodedPrompt
+from tandem.gateway.answers.answer import EncodedPrompt, ParsedAnswer
 from tandem.gateway.answers.log_probs import tokens_with_log_probs, visible_text
 from tandem.gateway.answers.tokens import TokenTexts
 from tandem.gateway.protocol.requests import CompletionRequest
@@ -237,7 +237,7 @@ def test_joined_tokens_of_an_echo_and_its_answer_equal_the_text(text, stops, cut
 def rows_of(tokenizer, chunks, prompt=(), echo="", stop=()):
     """Return the log-probabilities of an answer that arrives in the given chunks."""
     body = CompletionRequest(prompt="hi", logprobs=5, stop=stop, echo=bool(prompt))
-    answer, rows = Answer(body, EncodedPrompt(prompt, echo), tokenizer), []
+    answer, rows = ParsedAnswer(body, EncodedPrompt(prompt, echo), tokenizer), []
     for chunk in chunks:
         answer.add(chunk)
         rows += tokens_with_log_probs(tokenizer, body, answer)
