@@ -6,32 +6,15 @@ import gc
 
 import numpy as np
 import pytest
-from engine_harness import GREEDY, Harness, Pending, branch_call, prompt
+from engine_harness import GREEDY, Conducted, Pending, branch_call, prompt
 
 from tandem.engines.errors import RequestError
-from tandem.engines.request import EngineRequest, EngineResponse
+from tandem.engines.request import EngineRequest
 from tandem.engines.torch import contiguous_kv_cache
 from tandem.engines.torch.contiguous_kv_cache import BranchKV
 
 BLOCK = 8
 CACHES = ["llama", "paged llama"]
-
-
-class Conducted(Pending):
-    """A streaming call that runs actions in the engine's thread. actions: by number of tokens."""
-
-    def __init__(self, harness: Harness, ids, new, actions) -> None:
-        super().__init__()
-        self._actions = actions
-        self._said = 0
-        request = EngineRequest("s", np.array(ids, np.int32), new, sampling=GREEDY, streaming=True)
-        harness.engine.submit(request, self._respond)
-
-    def _respond(self, answer: EngineResponse) -> None:
-        self._said += 1
-        if action := self._actions.get(self._said):
-            action()
-        self.respond(answer)
 
 
 def test_only_the_most_likely_branches_are_drafted_if_memory_is_low(make_harness):
@@ -109,33 +92,29 @@ def test_a_waiting_call_reclaims_the_kv_blocks_of_branches_immediately(make_harn
 def test_a_waiting_call_that_is_stopped_takes_no_kv_blocks_from_branches(make_harness, kind):
     """The other call waits and is stopped while the prompt of the branching call is computed."""
     engine = make_harness(kind, kv_cache_tokens=32 * BLOCK, max_batch_tokens=16)
-    pending: list[Pending] = []
-    ids = prompt(5, 100)
-    Conducted(
-        engine,
-        prompt(6, 20),
-        20,
-        {
-            1: lambda: pending.append(engine.start(ids, **branch_call([4, 5], 2, 9))),
-            3: lambda: pending.append(engine.start(prompt(7, 200), request_id="waits")),
-            5: lambda: engine.engine.stop("waits"),
-        },
-    ).wait()
-    assert pending[1].wait().tokens == []
-    assert pending[0].wait().last.branches.lengths.tolist() == [9] * 6
+    actions = {
+        1: lambda: engine.start(prompt(5, 100), **branch_call([4, 5], 2, 9)),
+        3: lambda: engine.start(prompt(7, 200), request_id="waits"),
+        5: lambda: engine.engine.stop("waits"),
+    }
+    running = Conducted(engine, prompt(6, 20), 20, actions)
+    running.wait()
+    branching, waiting, _ = running.results
+    assert waiting.wait().tokens == []
+    assert branching.wait().last.branches.lengths.tolist() == [9] * 6
 
 
 @pytest.mark.parametrize("kind", CACHES)
 def test_a_stopped_call_returns_its_unfinished_branches(make_harness, kind):
     engine = make_harness(kind)
-    branching: list[Pending] = []
-
-    def start():
-        given = branch_call([4, 5], 4, 40) | {"return_generation_logits": True}
-        branching.append(engine.start(prompt(5, 40), request_id="b", **given))
-
-    Conducted(engine, prompt(6, 20), 20, {1: start, 6: lambda: engine.engine.stop("b")}).wait()
-    last = branching[0].wait().last
+    given = branch_call([4, 5], 4, 40) | {"return_generation_logits": True}
+    actions = {
+        1: lambda: engine.start(prompt(5, 40), request_id="b", **given),
+        6: lambda: engine.engine.stop("b"),
+    }
+    running = Conducted(engine, prompt(6, 20), 20, actions)
+    running.wait()
+    last = running.results[0].wait().last
     assert last.generation_logits is None  # the caller wouldn't read them
     found = last.branches
     assert set(found.lengths.tolist()) == {4}  # one step for the draft, four for the branches

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from emulated import emulated
-from engine_harness import VOCAB, Harness, prompt
+from engine_harness import VOCAB, Conducted, Harness, prompt
 
 from tandem.engines.emulated.engine import EmulatedEngine
 from tandem.engines.emulated.timers import WallTimer
@@ -128,8 +128,7 @@ def test_the_lowest_temperatures_mean_greedy_decoding(engine, least):
     assert engine.tokens(ids, 12, sampling=cold) == engine.tokens(ids, 12)
 
 
-def test_100000_bad_words_add_at_most_1_ms_per_token(engine):
-    """Checking one word at a time would take 400 ms per call."""
+def test_tokens_are_checked_against_100000_bad_words_without_a_loop(engine):
     ids = prompt(5, 9)
     random = np.random.default_rng(3)
     listed = random.integers(40, VOCAB, (100_000, 3)).astype(np.int32)
@@ -137,10 +136,11 @@ def test_100000_bad_words_add_at_most_1_ms_per_token(engine):
     first = engine.tokens(ids, 1)[0]
     single = Words(np.full(100_000, first, np.int32), np.arange(1, 100_001))
     began = time.process_time()
-    said = [*ids, *engine.tokens(ids, 20, sampling=SamplingParams(top_k=1, bad_words=longer))]
-    assert first not in engine.tokens(ids, 20, sampling=SamplingParams(top_k=1, bad_words=single))
-    assert time.process_time() - began < 2
     banned = set(map(tuple, listed.tolist()))
+    loop = time.process_time() - began
+    said = [*ids, *engine.tokens(ids, 60, sampling=SamplingParams(top_k=1, bad_words=longer))]
+    assert first not in engine.tokens(ids, 20, sampling=SamplingParams(top_k=1, bad_words=single))
+    assert time.process_time() - began < 20 * loop
     assert not banned & {tuple(said[i - 3 : i]) for i in range(len(ids) + 1, len(said) + 1)}
 
 
@@ -228,10 +228,9 @@ def test_stop_ends_a_running_call_and_ignores_unknown_ids(engine):
     if isinstance(engine.engine, EmulatedEngine):
         pytest.skip("test_emulated_timing tests it in virtual time")
     engine.engine.stop("nobody")
-    running = engine.start(prompt(10, 9), 200, request_id="x", streaming=True)
-    running.next()
-    engine.engine.stop("x")
-    outcome = running.wait()
+    # vLLM runs in its own process, so it may compute more tokens before the stop arrives.
+    actions = {1: lambda: engine.engine.stop("s")}
+    outcome = Conducted(engine, prompt(10, 9), 200, actions).wait()
     assert outcome.error is None
     assert len(outcome.tokens) < 199
     assert len(engine.tokens(prompt(10, 9), 5)) == 5

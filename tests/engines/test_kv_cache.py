@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from engine_harness import prompt
+from engine_harness import Conducted, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,10 +39,9 @@ def test_sequences_with_the_same_text_keep_their_own_entries():
 def test_the_prefix_of_a_running_call_is_reused(make_harness):
     engine = make_harness()
     ids = prompt(6, 40)
-    running = engine.start(ids, 150, streaming=True)
-    running.next()
-    assert engine.computed([*ids, 7, 8, 9], 2) == 3 + 1
-    assert len(running.wait().tokens) == 149
+    running = Conducted(engine, ids, 9, {1: lambda: engine.start([*ids, 7, 8, 9], 2)})
+    assert len(running.wait().tokens) == 9
+    assert running.results[0].wait().last.usage.computed_tokens == 3 + 1
 
 
 def test_the_least_recently_used_entry_is_evicted_at_the_limit(make_harness):
@@ -135,11 +134,9 @@ def test_running_out_of_memory_fails_only_one_call(make_harness, monkeypatch):
 def test_an_error_while_stopping_a_call_fails_no_other_call(make_harness, monkeypatch):
     """If the error ended the engine's only thread, later calls would hang."""
     engine = make_harness()
-    stopped = engine.start(prompt(1, 9), 200, streaming=True, request_id="stopped")
-    stopped.next()
     with monkeypatch.context() as broken:
         broken.setattr(KVCache, "release", no_memory)
-        engine.engine.stop("stopped")
+        stopped = Conducted(engine, prompt(1, 9), 9, {1: lambda: engine.engine.stop("s")})
         assert stopped.wait().error == f"the engine failed to end the call: {NO_MEMORY}"
     assert len(engine.tokens(prompt(1, 9), 4)) == 4
 

@@ -93,6 +93,14 @@ def looker(start) -> Harness:
     return start(**LOOKUP)
 
 
+@pytest.fixture
+def go_on(package):
+    """An event that lets calls continue after their first step."""
+    package.go_on.clear()
+    yield package.go_on
+    package.go_on.set()
+
+
 def llm(package):
     return package.LLM.made[-1]
 
@@ -441,10 +449,11 @@ def test_log_probs_line_up_with_the_tokens(looker):
     assert outcome.last.log_probs.tolist() == [-0.5, -0.5]
 
 
-def test_missing_log_probs_fail_the_call(looker, package):
+def test_missing_log_probs_fail_the_call(looker, package, go_on):
     pending = looker.start(CYCLE, 200, return_log_probs=True, streaming=True)
     pending.next()
     llm(package).results[-1].sampling_params.logprobs = None  # so none are returned
+    go_on.set()
     assert "didn't return a log-probability" in pending.wait().error
 
 
@@ -455,7 +464,7 @@ def test_calls_run_concurrently(looker):
         assert call.wait().tokens == said_after(ids[-1], 30)
 
 
-def test_a_stopped_call_ends_immediately_and_is_aborted(looker, package):
+def test_a_stopped_call_ends_immediately_and_is_aborted(looker, package, go_on):
     other = looker.start([70], 60, request_id="other")
     pending = looker.start(CYCLE, 200, streaming=True, request_id="gone")
     begun = pending.next()
@@ -466,9 +475,11 @@ def test_a_stopped_call_ends_immediately_and_is_aborted(looker, package):
     assert len(text) < 200
     assert text == said_after(CYCLE[-1], len(text))
     assert [result.aborted() for result in llm(package).results] == [False, True]
+    go_on.set()
     assert len(other.wait().tokens) == 60
 
 
+@pytest.mark.usefixtures("go_on")
 def test_a_stop_right_after_the_start_ends_a_call(looker):
     pending = looker.start(CYCLE, 200, request_id="gone")
     looker.engine.stop("gone")
@@ -476,18 +487,20 @@ def test_a_stop_right_after_the_start_ends_a_call(looker):
     looker.engine.stop("nobody")
 
 
-def test_a_request_aborted_by_tensorrt_llm_fails(looker, package):
+def test_a_request_aborted_by_tensorrt_llm_fails(looker, package, go_on):
     pending = looker.start(CYCLE, 200, streaming=True)
     pending.next()
     llm(package).results[-1].abort()  # as if TensorRT-LLM had aborted the request
+    go_on.set()
     assert pending.wait().error == "the engine failed: TensorRT-LLM ended the request: cancelled"
 
 
-def test_a_failed_call_ends_with_a_one_line_error(looker, package):
+def test_a_failed_call_ends_with_a_one_line_error(looker, package, go_on):
     pending = looker.start(CYCLE, 200, streaming=True)
     pending.next()
     llm(package).results[-1].respond([], RuntimeError("no memory\nat all"))
     assert pending.wait().error == "the engine failed: no memory"
+    go_on.set()
     assert looker.tokens(CYCLE, 3) == said_after(CYCLE[-1], 3)
 
 
@@ -501,6 +514,7 @@ def test_a_request_is_aborted_if_its_responses_cannot_be_delivered(looker, packa
     assert eventually(llm(package).results[0].aborted)
 
 
+@pytest.mark.usefixtures("go_on")
 def test_closing_fails_running_calls_and_ends_the_llm(start, package):
     engine = start().engine
     harness = Harness(engine)

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from engine_harness import VOCAB, prompt
+from engine_harness import VOCAB, Conducted, prompt
+from live_triton import eventually
 
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.request import EngineRequest, SamplingParams
@@ -156,27 +157,30 @@ def test_sampling_matches_the_distribution_of_transformers(reference, numbers):
 
 def test_a_stopped_call_without_streaming_returns_the_tokens_so_far(make_harness):
     harness = make_harness()
-    silent = harness.start(prompt(1, 9), 240, request_id="silent")
-    watched = harness.start(prompt(2, 9), 200, streaming=True, request_id="watched")
-    watched.next()  # the earlier call has started too
-    harness.engine.stop("silent")
-    assert 0 < len(silent.wait().tokens) < 240
-    watched.wait()
+    actions = {
+        1: lambda: harness.start(prompt(1, 9), 40, request_id="silent"),
+        6: lambda: harness.engine.stop("silent"),
+    }
+    watched = Conducted(harness, prompt(2, 9), 20, actions)
+    assert len(watched.wait().tokens) == 20
+    assert len(watched.results[0].wait().tokens) == 5
 
 
 def test_a_waiting_call_can_be_stopped(make_harness):
     harness = make_harness(kv_cache_tokens=256)
-    running = harness.start(prompt(1, 9), 240, request_id="a")
-    waiting = harness.start(prompt(2, 9), 240, request_id="b")
-    harness.engine.stop("b")
-    assert waiting.wait().tokens == []
+    actions = {
+        1: lambda: harness.start(prompt(2, 9), 240, request_id="waits"),
+        3: lambda: harness.engine.stop("waits"),
+    }
+    running = Conducted(harness, prompt(1, 9), 240, actions)
     assert len(running.wait().tokens) == 240
+    assert running.results[0].wait().tokens == []
 
 
 def test_closing_ends_running_calls_with_an_error(make_harness):
     harness = make_harness()
-    running = harness.start(prompt(1, 9), 240, streaming=True)
-    running.next()
+    actions = {1: lambda: eventually(lambda: harness.engine._closing)}
+    running = Conducted(harness, prompt(1, 9), 2, actions)
     harness.engine.close()
     assert running.wait().error == "the engine is shutting down"
     with pytest.raises(RequestError, match="shutting down"):

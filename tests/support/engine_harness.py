@@ -92,6 +92,27 @@ class Harness:
         return self.call(ids, new, **rest).last.usage.computed_tokens
 
 
+class Conducted(Pending):
+    """A streaming call that runs actions in the engine's thread. actions: by number of tokens.
+
+    results: what the actions have returned.
+    """
+
+    def __init__(self, harness: Harness, ids, new, actions) -> None:
+        super().__init__()
+        self.results: list[Any] = []
+        self._actions = actions
+        self._said = 0
+        request = EngineRequest("s", np.array(ids, np.int32), new, sampling=GREEDY, streaming=True)
+        harness.engine.submit(request, self._respond)
+
+    def _respond(self, answer: EngineResponse) -> None:
+        self._said += 1
+        if action := self._actions.get(self._said):
+            self.results.append(action())
+        self.respond(answer)
+
+
 def prompt(seed: int, length: int) -> list[int]:
     """Return ``length`` random token ids."""
     return np.random.default_rng(seed).integers(2, VOCAB, length).tolist()

@@ -24,6 +24,8 @@ from tensorrt_llm.llmapi import llm_args
 
 __version__ = "1.2.1"
 STEP_SECONDS = 0.002
+go_on = threading.Event()  # if cleared, calls pause after each step
+go_on.set()
 CYCLE = 7
 # The arguments that Tandem or a test passes.
 LLM_ARGUMENTS = {
@@ -241,6 +243,7 @@ class LLM:
                 result.respond(unsent, reason)
                 unsent = []
             result.decoding_iter += 1
+            go_on.wait()
 
     def _step(self, row: list[int], result: RequestOutput, room: int) -> list[int]:
         """Return the accepted draft tokens, and the token after them."""
