@@ -80,20 +80,24 @@ def writer(clock):
 
 
 @pytest.fixture
-def num_pages():
-    """Return a function that counts the pages that this test has created and not closed."""
+def descriptors():
+    """Return a function that returns the inode of each open descriptor of this test's pages."""
 
-    def count():
-        pages = set()
+    def inodes():
         for descriptor in os.listdir("/proc/self/fd"):
             with suppress(FileNotFoundError):  # the listing's own descriptor
                 path = f"/proc/self/fd/{descriptor}"
                 if "tandem-logits" in os.readlink(path):
-                    pages.add(os.stat(path).st_ino)
-        return len(pages)
+                    yield os.stat(path).st_ino
 
-    before = count()
-    return lambda: count() - before
+    before = set(inodes())
+    return lambda: [inode for inode in inodes() if inode not in before]
+
+
+@pytest.fixture
+def num_pages(descriptors):
+    """Return a function that counts the pages that this test has created and not closed."""
+    return lambda: len(set(descriptors()))
 
 
 def test_another_process_reads_the_logits_and_frees_their_page(writer, num_pages):
@@ -177,13 +181,13 @@ def test_a_free_page_cannot_be_read(writer):
         assert read(np.array([*handle[:2], number], np.uint64)) is None
 
 
-def test_reading_leaks_no_descriptor(writer):
+def test_reading_leaks_no_descriptor(writer, descriptors):
     handle = writer.write(rows(1))
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for number in range(50):
         assert read(np.array([*handle[:2], number], np.uint64)) is None
     assert read(handle) == rows(1).tolist()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 def test_the_number_of_unread_pages_is_limited(writer, num_pages):
