@@ -200,6 +200,7 @@ from tandem.contract.guide import Guide
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 compiler = GuideCompiler(Path(sys.argv[1]), int(sys.argv[2]), [2])
+compiler._workers[0].cpu_seconds = 60  # so that no guide moves to the other worker
 for guide in json.loads(sys.stdin.readline()):
     try:
         compiler.matcher(Guide(*guide), [2])

@@ -11,7 +11,7 @@ from tandem.bls.request import Request
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
-AHEAD = with_engines(SETTINGS, draft={"branches": True, "timeout": 30.0})
+AHEAD = with_engines(SETTINGS, draft={"branches": True})
 REQUEST = Request(
     prompt_ids=ids(1, 2, 3),
     max_tokens=60,

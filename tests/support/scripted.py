@@ -48,7 +48,7 @@ TARGET = EngineSettings(
 )
 SETTINGS = LoopSettings(
     target=TARGET,
-    draft=replace(TARGET, model="draft", max_draft_len=0, timeout=5.0),
+    draft=replace(TARGET, model="draft", max_draft_len=0, timeout=30.0),
     preprocessing_model="preprocessing",
     postprocessing_model="postprocessing",
 )
