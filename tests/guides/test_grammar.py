@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import jsonschema
 import pytest
@@ -240,11 +239,10 @@ def test_errors_refer_to_lines_of_the_clients_grammar():
     assert reason.startswith("at 4(8)")
 
 
-@pytest.mark.parametrize("text", ['start: "' + '\\"' * 50_000, "start: /" + "\\/" * 50_000])
+@pytest.mark.parametrize("text", ['start: "' + '\\"' * 400_000, "start: /" + "\\/" * 400_000])
 def test_a_grammar_with_an_unclosed_string_is_rejected_quickly(text):
-    began = time.thread_time()
+    # Quadratic time would exceed pytest's timeout.
     make_grammar(Guide("lark_grammar", text))
-    assert time.thread_time() - began < 1
 
 
 @pytest.mark.parametrize("option", ["lenient", "coerce_one_of"])
