@@ -54,8 +54,11 @@ def embedded(embedded_profile: Path) -> Deployment:
 
 @pytest.fixture(scope="session")
 def server(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
-    """A server of the embedded profile: PyTorch engines, a draft model, up to 64 requests."""
-    with serving(embedded, tmp_path_factory.mktemp("server")) as running:
+    """A server of the embedded profile: PyTorch engines, a draft model, up to 64 requests.
+
+    `server.faults` makes models fail or slows them down.
+    """
+    with serving_fallibly(embedded, tmp_path_factory.mktemp("server")) as running:
         yield running
 
 

@@ -102,7 +102,9 @@ AHEAD = {"drafter": "draft_model", "draft_ahead": "true"}
 @pytest.mark.parametrize("leave", LEAVE)
 def test_engines_stop_when_the_client_leaves(server, leave: Callable):
     before = computed(server)
-    leave(server, **AHEAD)
+    # The target is late, so the answer can't end before the client leaves.
+    with server.faults.inject("target", "late"):
+        leave(server, **AHEAD)
     settle(server)
     # A complete answer has more than LONG tokens.
     assert computed(server) - before < LONG / 2
@@ -110,7 +112,11 @@ def test_engines_stop_when_the_client_leaves(server, leave: Callable):
 
 def test_a_stop_ends_all_requests_with_its_id(server):
     request_id = str(uuid.uuid4())
-    with asked(server, request_id) as (chunks, _), asked(server, request_id) as (others, stop):
+    with (
+        server.faults.inject("target", "late"),
+        asked(server, request_id) as (chunks, _),
+        asked(server, request_id) as (others, stop),
+    ):
         next(chunks)
         next(others)
         stop()

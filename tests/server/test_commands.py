@@ -112,11 +112,14 @@ def test_a_rejected_request_prints_one_line(server, capsys, arguments, message):
 
 def test_ctrl_c_cancels_the_request_and_prints_a_summary(server):
     command_line = [sys.executable, "-m", "tandem", "generate", PROMPT, "--max-tokens", "3600"]
-    with subprocess.Popen(
-        [*command_line, "--drafter", "none", "--url", server.grpc_url],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
+    with (
+        server.faults.inject("target", "late"),  # so the answer can't end before the signal
+        subprocess.Popen(
+            [*command_line, "--url", server.grpc_url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process,
+    ):
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         _, summary = process.communicate(timeout=30)
@@ -168,6 +171,7 @@ def test_bench_reports_that_triton_died(monkeypatch, capsys):
         os.kill(triton_of(servers[0]), signal.SIGKILL)
         return stream(client, *inputs, **options)
 
+    monkeypatch.setattr("tandem.tools.triton.server.EXIT_GRACE_SECONDS", 60.0)
     monkeypatch.setattr(TritonServer, "start", started)
     monkeypatch.setattr(Client, "stream", killing)
     assert command.main(["bench", "--profile", "emulated-zero", *FEWEST]) == 1

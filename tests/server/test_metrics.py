@@ -73,7 +73,11 @@ def test_parts_of_a_round_add_up_to_the_whole_round(crowd):
 
 
 def test_cancelled_requests_are_counted(server, change):
-    with streaming(server, "def leave(", max_tokens=3600, end_id=-1) as chunks:
+    # The target is late, so the answer can't end before the client leaves.
+    with (
+        server.faults.inject("target", "late"),
+        streaming(server, "def leave(", max_tokens=3600, end_id=-1) as chunks,
+    ):
         next(chunks)
     change.until_ended(1)
     assert change.of("tandem_time_to_first_token_seconds_count") == 1

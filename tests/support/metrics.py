@@ -1,7 +1,5 @@
 """Reads metrics from a live server."""
 
-import time
-
 from benchmarks.soak.processes import is_at_rest, read_metrics
 from entries import streaming
 from live_triton import eventually
@@ -52,13 +50,14 @@ def computed_so_far(server, model="target"):
 
 def computed(server, model="target", at_least=0):
     """Return the number of tokens that a model has computed, after it stops changing."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        before = computed_so_far(server, model)
-        time.sleep(0.25)
-        if computed_so_far(server, model) == before >= at_least:
-            return before
-    raise AssertionError("the engine never comes to rest")
+    counts = []
+
+    def is_stable():
+        counts.append(computed_so_far(server, model))
+        return counts[-1] >= at_least and counts.count(counts[-1]) > 10
+
+    assert eventually(is_stable)
+    return counts[-1]
 
 
 class Change:
