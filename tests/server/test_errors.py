@@ -26,8 +26,8 @@ ALONE = {"drafter": "none"}
 
 @pytest.fixture(scope="module")
 def full(fallible):
-    """A server without guides that runs one request at a time."""
-    admission = {"max_requests": 1, "max_queue": 0}
+    """A server without guides, for one running and one waiting request."""
+    admission = {"max_requests": 1, "max_queue": 1}
     with fallible(admission=admission, limits={"max_guide_bytes": 0}) as running:
         yield running
 
@@ -171,8 +171,13 @@ def test_the_generate_endpoint_has_the_right_error_status(server, path, body, li
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_full_server_is_reported_as_unavailable(full, gateway, entry, capsys):
-    with full.faults.inject("target", "hold"), streaming(full, "x", max_tokens=4):
-        assert eventually(lambda: total(full, "tandem_requests_running") == 1)
+    with (
+        full.faults.inject("target", "hold"),
+        streaming(full, "x", max_tokens=4),
+        streaming(full, "x", max_tokens=4),
+    ):
+        for state in ("running", "waiting"):
+            assert eventually(lambda state=state: total(full, f"tandem_requests_{state}") == 1)
         for status, line in everywhere(full, entry):
             assert status in ("UNAVAILABLE", "503")
             assert line.startswith("overloaded: ")
