@@ -113,7 +113,7 @@ def test_a_part_of_a_time_budget_ends_before_the_whole(figures):
 
 
 def test_other_measurements_continue_after_a_failure(tmp_path, figures, caplog):
-    budget = TimeBudget(figures, 10)
+    budget = TimeBudget(figures, 10, lambda: 100.0)
 
     def fail():
         raise ValueError("no such kernel\nand more")

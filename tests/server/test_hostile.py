@@ -281,7 +281,7 @@ def test_a_small_guide_is_answered_while_others_compile_for_seconds(server, unha
         heavy = [pool.submit(ask_by_guide, server, guide, False) for guide in ENDLESS.values()]
         assert ask_by_guide(server, ("regex", "[a-z]+ small"), False).error == ""
         assert not all(asked.done() for asked in heavy)
-    assert all("invalid_guide" in asked.result().error for asked in heavy)
+    assert all(asked.result().error for asked in heavy)
 
 
 def ask_by_guide(server, guide, leaves):
