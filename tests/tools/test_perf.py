@@ -64,11 +64,11 @@ def printed(wheel, monkeypatch, capfd):
 
 def test_perf_analyzer_runs_with_the_same_load_for_both_entries(printed, tmp_path):
     whole, stream = printed(
-        *("--url", "h:1", "--folder", str(tmp_path), "--concurrency", "1:4:2"),
+        *("--url", "h:1", "--folder", str(tmp_path), "--concurrency", "4"),
         *("--requests", "9", "--", "--percentile=99"),
     )
     assert whole == (
-        f"-m bls -u h:1 -i grpc --input-data {tmp_path}/bls.json --concurrency-range 1:4:2 "
+        f"-m bls -u h:1 -i grpc --input-data {tmp_path}/bls.json --concurrency-range 4 "
         f"--request-count 9 -f {tmp_path}/bls.csv --percentile=99, past "
     )
     assert stream.startswith("-m bls_stream -u h:1 -i grpc --async --streaming ")
@@ -144,9 +144,9 @@ def test_perf_reports_that_triton_died(wheel, monkeypatch, capsys):
     ("arguments", "status", "message"),
     [
         (
-            ["--concurrency", "1:x"],
+            ["--concurrency", "1:4:2"],  # perf_analyzer would reject it with --request-count
             2,
-            "argument --concurrency: must be a number or begin:end:step; got '1:x'",
+            "argument --concurrency: must be a whole number of at least 1; got '1:4:2'",
         ),
         (["--prompts", "absent.jsonl"], 1, "absent.jsonl: No such file or directory"),
         (

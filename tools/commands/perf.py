@@ -2,7 +2,7 @@
 
 Its exit status is returned.
 
-    tandem perf --url 127.0.0.1:8001 --concurrency 1:16:5
+    tandem perf --url 127.0.0.1:8001 --concurrency 16
     tandem perf --url 127.0.0.1:8001 --folder results -- --percentile=99
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shlex
 import subprocess
 import time
@@ -49,7 +48,6 @@ from tandem.tools.triton.serving import serving
 
 FORWARDER = "bls"
 POLL_SECONDS = 0.05
-RANGE = re.compile(r"[1-9]\d*(:[1-9]\d*){0,2}")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -78,26 +76,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Draft length, in tokens or auto (default: as served).",
     )
     load = parser.add_argument_group("load")
-    load.add_argument(
-        "--concurrency",
-        type=concurrency,
-        default="1",
-        metavar="N[:N[:N]]",
-        help="Concurrent requests, or begin:end:step (default: %(default)s).",
-    )
-    add_count(load, "--requests", "Measured requests per concurrency", 32)
+    add_count(load, "--concurrency", "Number of concurrent requests", 1)
+    add_count(load, "--requests", "Number of measured requests", 32)
     parser.add_argument_group("output").add_argument(
         "--folder", type=nonempty_path, metavar="DIR", help="Folder for requests and results."
     )
     parser.add_argument(
         "more", nargs="*", metavar="-- OPTION", help="Options to pass to perf_analyzer."
     )
-
-
-def concurrency(text: str) -> str:
-    if not RANGE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"must be a number or begin:end:step; got {text!r}")
-    return text
 
 
 def run(options: argparse.Namespace) -> int:
@@ -135,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
                 *("-i", "grpc"),
                 *(("--async", "--streaming") if stream else ()),
                 *("--input-data", str(folder / f"{name}.json")),
-                *("--concurrency-range", options.concurrency),
+                *("--concurrency-range", str(options.concurrency)),
                 *("--request-count", str(options.requests)),
                 *("-f", str(folder / f"{name}.csv")),
                 *options.more,
