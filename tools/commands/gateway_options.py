@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tandem.gateway.settings import GatewaySettings
 from tandem.preprocessing.errors import TokenizerError
-from tandem.tools.commands.options import Options, address
+from tandem.tools.commands.options import Options, address, nonempty
 from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.triton.server import EVERY_ADDRESS, LOOPBACK
 
@@ -32,6 +32,7 @@ def add_access(parser: Options) -> None:
     """Add the options for who may use a gateway, and how."""
     parser.add_argument(
         "--api-key",
+        type=nonempty,
         metavar="KEY",
         default=os.environ.get(KEY_VARIABLE) or None,
         help=f"Require this API key (bearer token) at the gateway (default: ${KEY_VARIABLE}).",
