@@ -19,8 +19,6 @@ CHECKED = (
     "CHANGELOG.md",
     "benchmarks/bare_loops",
     "benchmarks/faulty",
-    "benchmarks/gpu",
-    "benchmarks/inflated",
     "benchmarks/soak",
     "bls",
     "contract",

@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 from tandem.engines.errors import LoadError, typed_line
 from tandem.engines.torch import attention
-from tandem.engines.torch.kv_size import UNPAGED_GROWTH, kv_bytes_per_token
+from tandem.engines.torch.kv_size import GROWTH, kv_bytes_per_token
 from tandem.engines.torch.settings import TorchSettings
 
 GIB = 2**30
@@ -172,5 +172,4 @@ def weight_bytes(config: Any, dtype: torch.dtype) -> int:
 def cache_bytes(config: Any, settings: TorchSettings, dtype: torch.dtype) -> int:
     text = config.get_text_config()
     per_token = kv_bytes_per_token(lambda name: getattr(text, name, None), dtype.itemsize)
-    growth = 1 if settings.paged_kv_cache else UNPAGED_GROWTH
-    return per_token * settings.kv_cache_tokens * growth
+    return per_token * settings.kv_cache_tokens * GROWTH

@@ -1,12 +1,11 @@
-"""The KV cache without pages: keys and values of past tokens, kept for later calls.
+"""The KV cache: keys and values of past tokens, kept for later calls.
 
 An entry holds one sequence, contiguous in memory, so that attention reads it in place. Memory is
 counted in blocks. A running call owns blocks for the maximum length that it may reach. An idle
 entry owns blocks for the tokens that it holds. Branches of a call borrow free blocks.
 
 The loop sends its growing context once per round. So a typical call finds an idle entry that holds
-all but its last few tokens, and takes it over. `paged.paged_kv_cache` keeps entries in pages
-instead.
+all but its last few tokens, and takes it over.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import contextlib
 import math
 import mmap
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,15 +59,10 @@ class KVShape:
 
 @dataclass(eq=False)
 class KVEntry:
-    """One sequence's keys and values, for `tokens[:length]`.
-
-    They are in `layers` (this cache) or in `pages` (the paged cache).
-    """
+    """One sequence's keys and values, for `tokens[:length]`."""
 
     layers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     capacity: int = 0  # of `layers`, in tokens
-    pages: list[int] = field(default_factory=list)
-    lent_pages: list[int] = field(default_factory=list)  # to the call's branches
     tokens: Tokens = field(default_factory=lambda: _NO_TOKENS)
     length: int = 0
     blocks: int = 0
@@ -127,7 +120,7 @@ class BranchKV:
 class KVCache:
     """An engine's entries, which share one limit. Only the engine's thread may use it.
 
-    The limit counts tokens. Memory use may be up to twice as much (`UNPAGED_GROWTH`), so that
+    The limit counts tokens. Memory use may be up to twice as much (`GROWTH`), so that
     entries can grow without moving.
     """
 
@@ -280,10 +273,7 @@ class KVCache:
     def _available(self, keep: KVEntry | None) -> int:
         """Return the number of blocks that are free or held by idle entries other than `keep`."""
         idle = [e for e in self._entries if not e.busy and e is not keep]
-        return self._free_blocks + self._blocks_held_only_by(idle)
-
-    def _blocks_held_only_by(self, entries: Sequence[KVEntry]) -> int:
-        return sum(entry.blocks for entry in entries)
+        return self._free_blocks + sum(e.blocks for e in idle)
 
     @property
     def _free_blocks(self) -> int:

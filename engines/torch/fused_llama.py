@@ -39,7 +39,7 @@ class _Layer:
 
 
 class FusedLlama:
-    """Runs a Llama, Mistral or Qwen2 checkpoint: in float32 on a CPU, or over a paged KV cache."""
+    """Runs a Llama, Mistral or Qwen2 checkpoint in float32 on a CPU."""
 
     def __init__(self, model: Any, max_seq_len: int) -> None:
         """Move the weights out of a transformers model."""
@@ -57,7 +57,6 @@ class FusedLlama:
         for i in range(len(decoder.layers)):
             self._layers.append(_Layer(decoder.layers[i]))
             decoder.layers[i] = torch.nn.Identity()  # free its weights
-        self.windows = {layer.window for layer in self._layers}
         decoder.embed_tokens = model.lm_head = torch.nn.Identity()
 
     def forward(

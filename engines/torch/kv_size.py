@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# Memory of a cache without pages, as a multiple of its tokens' size, because entries have room to
+# Memory of the cache, as a multiple of its tokens' size, because entries have room to
 # grow. A CPU uses physical memory only for pages that are written.
-UNPAGED_GROWTH = 2
+GROWTH = 2
 # Names of the same setting in different architectures
 LAYERS = ("num_hidden_layers", "n_layer")
 HEADS = ("num_attention_heads", "n_head")

@@ -19,11 +19,9 @@ from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.checkpoint import Loader
 from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
-from tandem.engines.torch.fused_llama import STATIC_ROPE, FusedLlama, supports
+from tandem.engines.torch.fused_llama import FusedLlama, supports
 from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.lora import Adapters
-from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
-from tandem.engines.torch.paged.runner import PagedRunner
 from tandem.engines.torch.settings import LAYER_TYPES, TorchSettings
 from tandem.engines.torch.step_sampler import SamplingInput, StepOutput, StepSampler
 
@@ -49,12 +47,10 @@ class PackedModel:
             folders = [folder / name for name in settings.lora_adapters]
             self._adapters = Adapters(self._model, folders)
         self._fused: FusedLlama | None = None
-        self._paged: PagedRunner | None = None
         self.device: torch.device = self._model.device
         self._selects_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         try:
-            cache = PagedKVCache if settings.paged_kv_cache else KVCache
-            self.cache = cache(
+            self.cache = KVCache(
                 self._kv_shape(),
                 settings.kv_cache_tokens,
                 settings.kv_block_tokens,
@@ -68,8 +64,6 @@ class PackedModel:
             raise LoadError(
                 f"architecture '{kind}' isn't supported: {first_line(error)}"
             ) from error
-        if self._paged:
-            self._paged.capture()
 
     @torch.inference_mode()
     def step(
@@ -88,8 +82,6 @@ class PackedModel:
     @torch.inference_mode()
     def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
         """Run the segments' tokens, ids [all tokens]. Return logits [all rows, vocab_size]."""
-        if self._paged:
-            return self._paged.logits(ids, segments)
         positions = np.concatenate([segment.positions for segment in segments])
         wanted = attention.wanted_rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
@@ -160,38 +152,26 @@ class PackedModel:
                 f"the checkpoint's logits aren't finite in {dtype}; check its weights, or use "
                 "another dtype"
             )
-        self._speed_up(int(plain.shape[-1]))
+        self._speed_up()
         packed = self._packed_logits(ids)
         gap = float((packed - plain).abs().max())
         if not gap <= _CHECK_TOLERANCE[packed.dtype] * max(1.0, float(plain.abs().max())):
             raise NotImplementedError(f"packed and plain logits differ by {gap:.3g}")
         return int(plain.shape[-1])
 
-    def _speed_up(self, vocab_size: int) -> None:
-        """Replace slow parts of float32 models on a CPU, and of all models with a paged cache."""
-        max_seq_len = self._settings.max_seq_len
-        if isinstance(self.cache, PagedKVCache):
-            if not supports(self._model):
-                raise LoadError(
-                    "paged_kv_cache requires a Llama, Mistral or Qwen2 model with SiLU, with RoPE "
-                    f"of type {', '.join(sorted(STATIC_ROPE))}, and with no biases in its MLP and "
-                    "head; set it to false"
-                )
-            padded = self.cache.blocks_for(max_seq_len) * self._settings.kv_block_tokens
-            self._fused = FusedLlama(self._model, padded)
-            self._paged = PagedRunner(self._fused, self.cache, self._settings, vocab_size)
-            return
+    def _speed_up(self) -> None:
+        """Replace slow parts of float32 models on a CPU."""
         if self.device.type != "cpu" or self._model.dtype != torch.float32:
             return
         if supports(self._model):
-            self._fused = FusedLlama(self._model, max_seq_len)
+            self._fused = FusedLlama(self._model, self._settings.max_seq_len)
         else:
             pack_linears(self._model)
 
     def _packed_logits(self, ids: NDArray[np.int64]) -> torch.Tensor:
         """Compute the logits [tokens, vocab_size] of `ids` in pieces, next to another sequence."""
         size = len(ids)
-        one, other = self._new_entry(ids), self._new_entry(ids)
+        one, other = self._new_entry(size), self._new_entry(size)
         cut = size // 2
         parts = [self.forward(ids[:cut], [Segment(one, cut, cut)])]
         one.length = cut
@@ -201,19 +181,10 @@ class PackedModel:
         parts.append(self.forward(mixed, segments))
         one.length = size - 1
         parts.append(self.forward(ids[-1:], [Segment(one, 1, 1)]))
-        for entry in (one, other) if self._paged else ():
-            self.cache.drop(entry)
         return torch.cat(parts)
 
-    def _new_entry(self, ids: NDArray[np.int64]) -> KVEntry:
-        """Return an entry for these tokens, standalone or in the paged cache."""
-        if not self._paged:
-            entry = KVEntry()
-            entry.resize(self.cache.shape, len(ids))
-            return entry
-        found = self.cache.acquire(ids, 0, len(ids))
-        if found is None:
-            raise LoadError(
-                f"kv_cache_tokens must hold at least two sequences of {len(ids)} tokens"
-            )
-        return found
+    def _new_entry(self, tokens: int) -> KVEntry:
+        """Return an entry outside of the cache."""
+        entry = KVEntry()
+        entry.resize(self.cache.shape, tokens)
+        return entry

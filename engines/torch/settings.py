@@ -24,8 +24,6 @@ class TorchSettings:
     kv_cache_tokens: maximum size of the KV cache, in blocks of `kv_block_tokens` tokens.
     max_batch_tokens: maximum number of tokens per forward pass; longer prompts are computed in
         chunks.
-    paged_kv_cache: keep the KV cache in pages of `kv_block_tokens` tokens. One attention call then
-        serves all sequences of a step, and CUDA graphs run small steps. Only for the Llama family.
     gpu_memory_fraction: fraction of a GPU's memory that all processes together may use after
         weights and KV cache are loaded. A model that doesn't fit is rejected before it is loaded.
     draft_vocab_size: width of the draft's logits, if the same vocabulary has different padding.
@@ -42,7 +40,6 @@ class TorchSettings:
     max_draft_len: int = 0
     kv_block_tokens: int = 32
     max_batch_tokens: int = 512
-    paged_kv_cache: bool = False
     gpu_memory_fraction: float = 0.9
     draft_vocab_size: int | None = None
     lora_adapters: tuple[str, ...] = ()
@@ -64,8 +61,6 @@ class TorchSettings:
                 f"max_batch_tokens must be greater than max_draft_len ({self.max_draft_len}); "
                 f"got {self.max_batch_tokens}"
             )
-        if self.lora_adapters and self.paged_kv_cache:
-            raise LoadError("lora_adapters and paged_kv_cache can't be combined; remove one")
         if self.kv_cache_tokens < self.kv_block_tokens:
             raise LoadError(
                 f"kv_cache_tokens must be at least kv_block_tokens ({self.kv_block_tokens}); "

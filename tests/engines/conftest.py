@@ -111,14 +111,12 @@ def checkpoints(tmp_path_factory) -> dict[str, Path]:
 def make_harness(checkpoints):
     """Return a function that starts an engine on a random checkpoint.
 
-    The name "paged NAME" enables the paged KV cache. All engines are closed at the end.
+    All engines are closed at the end.
     """
     made = []
 
     def make(name="llama", **settings) -> Harness:
-        cache, _, name = name.rpartition(" ")
         defaults = {
-            "paged_kv_cache": cache == "paged",
             "max_seq_len": 256,
             "kv_cache_tokens": 4096,
             "kv_block_tokens": 8,
@@ -148,7 +146,6 @@ def reference(checkpoints):
     loaded = {}
 
     def get(name):
-        name = name.rpartition(" ")[2]
         if name not in loaded:
             loaded[name] = AutoModelForCausalLM.from_pretrained(checkpoints[name]).eval()
         return loaded[name]

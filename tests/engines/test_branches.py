@@ -17,7 +17,7 @@ from tandem.engines.words import Words
 
 GREEDY = SamplingParams(top_k=1)
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
-KINDS = ["emulated", *first_of("paged mistral", "llama", "gpt2", "qwen2", "mistral", "paged llama")]
+KINDS = ["emulated", *first_of("mistral", "llama", "gpt2", "qwen2")]
 
 
 @pytest.fixture(scope="module", params=KINDS)

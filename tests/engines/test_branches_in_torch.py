@@ -14,7 +14,6 @@ from tandem.engines.torch import contiguous_kv_cache
 from tandem.engines.torch.contiguous_kv_cache import BranchKV
 
 BLOCK = 8
-CACHES = ["llama", "paged llama"]
 
 
 def test_only_the_most_likely_branches_are_drafted_if_memory_is_low(make_harness):
@@ -47,10 +46,9 @@ def test_branches_may_evict_stale_kv_blocks(make_harness, monkeypatch):
     assert len(found.lengths) == 13
 
 
-@pytest.mark.parametrize("kind", CACHES)
-def test_a_waiting_call_reclaims_the_kv_blocks_of_branches_immediately(make_harness, kind):
+def test_a_waiting_call_reclaims_the_kv_blocks_of_branches_immediately(make_harness):
     """Unfinished branches are then returned, and no cached sequence is evicted."""
-    engine = make_harness(kind, kv_cache_tokens=32 * BLOCK)
+    engine = make_harness(kv_cache_tokens=32 * BLOCK)
     idle = prompt(4, 40)
     engine.tokens(idle)
     branching, plain = Pending(), Pending()
@@ -88,10 +86,9 @@ def test_a_waiting_call_reclaims_the_kv_blocks_of_branches_immediately(make_harn
     assert engine.computed(idle) == 1
 
 
-@pytest.mark.parametrize("kind", CACHES)
-def test_a_waiting_call_that_is_stopped_takes_no_kv_blocks_from_branches(make_harness, kind):
+def test_a_waiting_call_that_is_stopped_takes_no_kv_blocks_from_branches(make_harness):
     """The other call waits and is stopped while the prompt of the branching call is computed."""
-    engine = make_harness(kind, kv_cache_tokens=32 * BLOCK, max_batch_tokens=16)
+    engine = make_harness(kv_cache_tokens=32 * BLOCK, max_batch_tokens=16)
     actions = {
         1: lambda: engine.start(prompt(5, 100), **branch_call([4, 5], 2, 9)),
         3: lambda: engine.start(prompt(7, 200), request_id="waits"),
@@ -104,9 +101,8 @@ def test_a_waiting_call_that_is_stopped_takes_no_kv_blocks_from_branches(make_ha
     assert branching.wait().last.branches.lengths.tolist() == [9] * 6
 
 
-@pytest.mark.parametrize("kind", CACHES)
-def test_a_stopped_call_returns_its_unfinished_branches(make_harness, kind):
-    engine = make_harness(kind)
+def test_a_stopped_call_returns_its_unfinished_branches(make_harness):
+    engine = make_harness()
     given = branch_call([4, 5], 4, 40) | {"return_generation_logits": True}
     actions = {
         1: lambda: engine.start(prompt(5, 40), request_id="b", **given),
@@ -121,16 +117,15 @@ def test_a_stopped_call_returns_its_unfinished_branches(make_harness, kind):
     assert len(found.lengths) == 12
 
 
-@pytest.mark.parametrize("kind", CACHES)
-def test_branches_use_at_most_half_of_the_tokens_per_step(make_harness, kind):
-    engine = make_harness(kind, max_batch_tokens=16)
+def test_branches_use_at_most_half_of_the_tokens_per_step(make_harness):
+    engine = make_harness(max_batch_tokens=16)
     found = engine.call(prompt(1, 40), **branch_call([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 8
     with pytest.raises(RequestError, match=r"branch_counts is 15 \(max_batch_tokens\)"):
         engine.start(prompt(1, 40), **branch_call([5] * 16, 1, 6))
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "paged llama"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_the_kv_cache_of_branches_is_freed_after_the_call(make_harness, kind):
     engine = make_harness(kind)
     for seed in range(3):

@@ -21,7 +21,7 @@ SAMPLED = SamplingParams(temperature=1.0, seed=11)
 
 
 # `make test-vllm` sets this variable to vllm, in a separate environment.
-ENGINES = os.environ.get("TANDEM_TEST_ENGINES", "torch,paged torch,emulated").split(",")
+ENGINES = os.environ.get("TANDEM_TEST_ENGINES", "torch,emulated").split(",")
 
 
 @pytest.fixture(scope="module", params=ENGINES)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from engine_harness import assert_same, prompt
 
-ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral", "paged qwen2", "paged mistral"]
+ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral"]
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)

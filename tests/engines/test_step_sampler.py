@@ -38,8 +38,8 @@ class HostCopies(TorchFunctionMode):
 
 
 @pytest.fixture
-def paged(make_harness):
-    return make_harness("paged llama")
+def batching(make_harness):
+    return make_harness()
 
 
 @contextmanager
@@ -96,25 +96,25 @@ def all_kinds_of_calls(text_of) -> list[dict]:
     return calls
 
 
-def test_every_kind_of_call_equals_the_unpaged_engine(paged, llama):
+def test_every_kind_of_call_is_the_same_in_a_batch(batching, llama):
     """The first four calls run alone, the others in batches."""
     calls = all_kinds_of_calls(llama.tokens)
     for group in [*([call] for call in calls[:4]), *(calls[4 + i :: 6] for i in range(6))]:
-        assert_alike(answers(paged, group), [llama.call(**asked) for asked in group])
+        assert_alike(answers(batching, group), [llama.call(**asked) for asked in group])
 
 
-def test_concurrent_calls_keep_their_own_sampling(paged, llama):
+def test_concurrent_calls_keep_their_own_sampling(batching, llama):
     others = [{"top_p": 0.2}, {"top_k": 2}, {"min_p": 0.5}, {"min_p": 0.9}, {"temperature": 0.3}]
     ways = [SAMPLED, *(replace(SAMPLED, **other) for other in others), WARPED]
     calls = [
         {"ids": prompt(n, 6), "new": 3, "sampling": replace(ways[n % 7], seed=n)} for n in range(32)
     ]
     want = [llama.tokens(**asked) for asked in calls]
-    assert [one.tokens for one in answers(paged, calls)] == want
+    assert [one.tokens for one in answers(batching, calls)] == want
 
 
 def test_each_step_copies_to_the_host_once_but_prompt_chunks_never(make_harness, llama):
-    engine = make_harness("paged llama", max_batch_tokens=100)
+    engine = make_harness(max_batch_tokens=100)
     ids, long = prompt(300, 9), prompt(1, 80)
     text = llama.tokens(ids, 4)
     outcome = llama.call(ids, 4, sampling=SAMPLED, return_generation_logits=True)

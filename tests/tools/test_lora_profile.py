@@ -82,10 +82,6 @@ def test_the_draft_can_have_its_own_adapter_of_the_same_name(adapters):
             {"lora_adapters": {"bls_stream": "sql"}},
             "lora_adapters.bls_stream: name 'bls_stream' is already",
         ),
-        (
-            {"lora_adapters": {"sql": "sql"}, "paged_kv_cache": True},
-            "lora_adapters and paged_kv_cache can't be combined",
-        ),
         ({"kind": "emulated", "lora_adapters": {}}, "unknown key"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from tandem.engines.torch.kv_size import UNPAGED_GROWTH, kv_bytes_per_token
+from tandem.engines.torch.kv_size import GROWTH, kv_bytes_per_token
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import gigabytes, item_bytes
 from tandem.tools.profiles.checkpoint import read_checkpoint_config
@@ -73,12 +73,12 @@ def estimate_needs(
     for role, count in num_parameters.items():
         section: TorchDraft = getattr(deployment.profile.engines, role)
         plan: EnginePlan = getattr(deployment, role)
-        # A CPU computes in float32, a GPU in the checkpoint's type. An unpaged KV cache on a GPU
-        # takes more memory than its tokens.
+        # A CPU computes in float32, a GPU in the checkpoint's type. A KV cache on a GPU takes
+        # more memory than its tokens.
         config = read_checkpoint_config(section.checkpoint)
         size = item_bytes(config) if on_gpu else FLOAT32
         cached = kv_bytes_per_token(config.get, size)
-        if on_gpu and not section.paged_kv_cache:
-            cached *= UNPAGED_GROWTH
+        if on_gpu:
+            cached *= GROWTH
         needs[role] = Need(count * size, cached, plan.kv_cache_tokens, plan.max_seq_len)
     return needs

@@ -57,8 +57,6 @@ class TorchDraft(CheckpointSection):
     """Tokens in a block of the KV cache."""
     max_batch_tokens: PositiveInt = TorchSettings.max_batch_tokens
     """Tokens in one forward pass."""
-    paged_kv_cache: bool = TorchSettings.paged_kv_cache
-    """Share KV-cache pages between sequences with a common prefix. For Llama, Mistral, Qwen2."""
     gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = TorchSettings.gpu_memory_fraction
     """Maximum share of a GPU's memory in use after loading, including other processes."""
 

@@ -1,1 +1,0 @@
-"""Measures the torch engine on a GPU with an inflated pair, alone and served by Triton."""
