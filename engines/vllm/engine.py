@@ -11,6 +11,8 @@ import contextlib
 import itertools
 import logging
 import os
+import pickle
+import queue
 import subprocess
 import threading
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from pathlib import Path
 from tandem.engines.call_checks import check
 from tandem.engines.capabilities import VLLM, VLLM_SPECULATIVE
 from tandem.engines.engine import Respond, deliver
-from tandem.engines.errors import ClosingError, EndedError, EngineError, LoadError
+from tandem.engines.errors import ClosingError, EndedError, EngineError, LoadError, first_line
 from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.engines.vllm.arguments import environment, reject_unsupported
 from tandem.engines.vllm.messages import Ready, Stepped, Stop, Submit
@@ -51,11 +53,16 @@ class VllmEngine:
         self._on_death = on_death
         self._calls: dict[int, tuple[EngineRequest, Respond]] = {}
         self._keys = itertools.count()
-        self._lock = threading.Lock()  # protects the calls and the sending side of the connection
+        self._lock = threading.Lock()  # protects the calls; sending would block the delivery
+        self._messages: queue.SimpleQueue[Submit | Stop | None] = queue.SimpleQueue()
         self._ended: EndedError | ClosingError | None = None
         self._connection, self._process = _start(settings)
-        self._thread = threading.Thread(target=self._read, name="vllm-engine", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=work, name=f"vllm-{work.__name__}", daemon=True)
+            for work in (self._send, self._read)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
         settings = self._settings
@@ -72,36 +79,43 @@ class VllmEngine:
                 raise self._ended
             key = next(self._keys)
             self._calls[key] = request, respond
-            self._send(Submit(key, request))
+            self._messages.put(Submit(key, request))
 
     def stop(self, request_id: str) -> None:
         with self._lock:
             for key, (request, _) in self._calls.items():
                 if request.request_id == request_id:
-                    self._send(Stop(key))
+                    self._messages.put(Stop(key))
 
     def close(self) -> None:
         with self._lock:
             self._ended = self._ended or ClosingError()
-            self._send(None)
+            self._messages.put(None)
         try:
             self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._connection.close()
 
-    def _send(self, message: Submit | Stop | None) -> None:
-        with contextlib.suppress(OSError):  # vLLM's process has ended; `_read` fails the call
-            self._connection.send(message)
+    def _send(self) -> None:
+        """Send messages until the last one, which is None.
+
+        vLLM's process reads only between steps, so this can block for as long as a step.
+        """
+        with contextlib.suppress(OSError):  # vLLM's process has ended; `_read` fails the calls
+            for message in iter(self._messages.get, None):
+                self._connection.send(message)
+            self._connection.send(None)
 
     def _read(self) -> None:
         """Deliver answers until vLLM's process ends, then fail the remaining calls."""
         failure: EngineError | None = None
         with contextlib.suppress(EOFError, OSError):
             while failure is None:
-                message: Stepped | EngineError = self._connection.recv()
+                message = self._receive()
                 if isinstance(message, EngineError):
                     failure = message
                     continue
@@ -120,6 +134,16 @@ class VllmEngine:
             self._deliver(key, EngineResponse(error=str(ended), code="UNAVAILABLE"))
         if died:
             self._on_death()
+
+    def _receive(self) -> Stepped | EngineError:
+        """Return the next message. Raises EOFError or OSError if vLLM's process has ended."""
+        received = self._connection.recv_bytes()
+        try:
+            message: Stepped | EngineError = pickle.loads(received)
+        except Exception as error:  # noqa: BLE001 unpickling can raise anything
+            self._process.kill()
+            return EndedError(f"vLLM sent an unreadable message: {first_line(error)}")
+        return message
 
     def _deliver(self, key: int, answer: EngineResponse) -> None:
         with self._lock:

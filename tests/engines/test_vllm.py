@@ -116,17 +116,32 @@ def test_an_unsupported_vllm_version_is_rejected_with_a_one_line_error():
         check_hooks("9.9", type("Scheduler", (), changed))
 
 
+LARGE = 300_000  # more tokens than a socket's buffer holds
 STAND_IN = """#!{python}
 import os, sys
 from multiprocessing.connection import Connection
 from tandem.engines.errors import EndedError
-from tandem.engines.vllm.messages import Ready
+from tandem.engines.request import EngineResponse
+from tandem.engines.vllm.messages import Ready, Stepped, Submit
 engine = Connection(int(sys.argv[-1]))
 engine.recv()
 engine.send(Ready("9.9"))
-engine.recv()
-{death}
+{work}
 """
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """Return a function that makes an engine whose vLLM process runs the given lines."""
+
+    def engine(*work, **given):
+        python = tmp_path / "python"
+        python.write_text(STAND_IN.format(python=sys.executable, work="\n".join(work)))
+        python.chmod(0o700)
+        room = {"max_seq_len": 3 * LARGE, "kv_cache_tokens": 3 * LARGE}
+        return VllmEngine(settings(python=str(python), **room), **given)
+
+    return engine
 
 
 @pytest.mark.parametrize(
@@ -134,14 +149,16 @@ engine.recv()
     [
         ("os.kill(os.getpid(), 9)", "vLLM's process ended with status -9"),
         ("engine.send(EndedError('vLLM failed: no memory'))", "vLLM failed: no memory"),
+        (
+            "engine.send_bytes(b'?'); engine.recv()",
+            "vLLM sent an unreadable message: invalid load key, '?'.",
+        ),
     ],
-    ids=["killed", "failed"],
+    ids=["killed", "failed", "unreadable"],
 )
-def test_if_vllm_dies_all_calls_fail_immediately_with_the_reason(tmp_path, death, line):
-    python, dead = tmp_path / "python", threading.Event()
-    python.write_text(STAND_IN.format(python=sys.executable, death=death))
-    python.chmod(0o700)
-    engine = Harness(VllmEngine(settings(python=str(python)), on_death=dead.set))
+def test_if_vllm_dies_all_calls_fail_immediately_with_the_reason(stand_in, death, line):
+    dead = threading.Event()
+    engine = Harness(stand_in("engine.recv()", death, on_death=dead.set))
     last = engine.start([5, 6], 4).wait().last
     assert (last.error, last.code) == (line, "UNAVAILABLE")
     assert dead.wait(60)
@@ -150,11 +167,22 @@ def test_if_vllm_dies_all_calls_fail_immediately_with_the_reason(tmp_path, death
     engine.engine.close()
 
 
-def test_a_missing_python_is_reported_in_one_line():
-    with pytest.raises(LoadError, match="can't start vLLM with /none/python: No such file"):
-        VllmEngine(settings(python="/none/python"))
+def test_large_messages_in_both_directions_do_not_block_each_other(stand_in):
+    engine = Harness(
+        stand_in(
+            "while isinstance(call := engine.recv(), Submit):",
+            f"    answer = EngineResponse(tokens=[7] * {LARGE}, final=True)",
+            "    engine.send(Stepped(1, [(call.key, answer)]))",
+        )
+    )
+    calls = [engine.start([5] * LARGE, LARGE) for _ in range(8)]
+    assert all(len(call.wait().tokens) == LARGE for call in calls)
+    engine.engine.close()
 
 
-def test_a_python_without_vllm_is_reported_in_one_line():
-    with pytest.raises(LoadError, match=r"can't import vLLM: No module named 'vllm'; install vLLM"):
-        VllmEngine(settings(python=sys.executable))
+def test_closing_does_not_wait_for_a_process_that_reads_nothing(stand_in, monkeypatch):
+    monkeypatch.setattr("tandem.engines.vllm.engine.SECONDS_TO_END", 0.1)
+    engine = Harness(stand_in("import time", "time.sleep(1000)"))
+    calls = [engine.start([5] * LARGE) for _ in range(2)]
+    engine.engine.close()
+    assert {call.wait().error for call in calls} == {"the engine is shutting down"}
