@@ -1,4 +1,7 @@
-"""Temperature, top-k, top-p and min-p on numpy arrays. See `engines.torch.warping` for tensors."""
+"""Temperature, top-k, top-p and min-p on numpy arrays.
+
+`engines.stepping.sampling` does the same with tensors.
+"""
 
 from __future__ import annotations
 

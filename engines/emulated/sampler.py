@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import secrets
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from tandem.engines.emulated.settings import CANDIDATES
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, exponentials, uniform
 from tandem.engines.request import NO_IDS, EngineRequest, Ids
-from tandem.sampling.acceptance import accepts
+from tandem.sampling.acceptance import accepts, verify_ids
 
 _RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)
 
@@ -91,12 +92,15 @@ class EmulatedSampler:
         return self._verify_probabilities()
 
     def _verify_ids(self) -> list[Token]:
-        emitted = []
-        for draft in self._request.draft_ids.tolist():
-            emitted.append(self.next())
-            if emitted[-1].id != draft:
-                return emitted
-        return [*emitted, self.next()]
+        tokens: list[Token] = []
+
+        def own_ids() -> Iterator[int]:
+            while True:  # only as far as the drafts are accepted
+                tokens.append(self.next())
+                yield tokens[-1].id
+
+        verify_ids(self._request.draft_ids.tolist(), own_ids())
+        return tokens
 
     def _verify_probabilities(self) -> list[Token]:
         assert self._request.draft_logits is not None

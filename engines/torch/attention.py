@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from numpy.typing import NDArray
 
-from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVEntry
+from tandem.engines.stepping.kv_cache import BranchSegment, Packed, Segment
+from tandem.engines.torch.kv_cache import TensorBranchKV, TensorEntry
 
 NAME = "tandem"
 SHAPES_NAME = "tandem_shapes"
@@ -40,44 +41,25 @@ class Attending(Protocol):
         """
 
 
-class Segment:
-    """The new tokens of one sequence in a forward pass.
+class SegmentAttention:
+    """Attention of the new tokens of one sequence."""
 
-    Attributes:
-        start, count: the new tokens are `start` to `start + count` of `entry`'s sequence.
-        rows: number of tokens at the end that need logits.
-        positions: positions of the tokens in the sequence: [count].
-        adapter: the LoRA adapter, counted from 1; 0: none.
-
-    """
-
-    __slots__ = ("_masks", "count", "entry", "rows", "start")
-
-    def __init__(self, entry: KVEntry, count: int, rows: int) -> None:
-        self.entry = entry
-        self.start = entry.length
-        self.count = count
-        self.rows = rows
+    def __init__(self, segment: Segment) -> None:
+        self._entry = cast(TensorEntry, segment.entry)
+        self.start = segment.start
+        self.count = segment.count
         self._masks: dict[tuple[int, int, int | None], torch.Tensor] = {}
-
-    @property
-    def adapter(self) -> int:
-        return self.entry.adapter
 
     @property
     def end(self) -> int:
         return self.start + self.count
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        return np.arange(self.start, self.end)
 
     def attend(
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
     ) -> torch.Tensor:
         query, key, value = qkv
         start, end = self.start, self.end
-        keys, values = self.entry.layers[layer]
+        keys, values = self._entry.layers[layer]
         keys[:, start:end] = key[0]
         values[:, start:end] = value[0]
         heads, kv_heads = query.shape[1], keys.shape[0]
@@ -130,41 +112,30 @@ class Segment:
         return self._masks[shape][:, self.end - end :]
 
 
-class BranchSegment:
-    """The next token of each branch after one shared text in a forward pass. All need logits.
+class BranchAttention:
+    """Attention of the next token of each branch after one shared text.
 
-    Each branch sees a prefix of the text and its own tokens, as two parts of one softmax. So the
-    shared keys and values aren't copied. (FlashInfer calls this cascade inference.)
-
-    entry: the shared text's keys and values. leaves: [n], number of its tokens that each branch
-    sees.
+    The text and the branch's own tokens are two parts of one softmax. So the shared keys and values
+    aren't copied. (FlashInfer calls this cascade inference.)
     """
 
-    def __init__(self, entry: KVEntry, own: BranchKV, leaves: NDArray[np.int64]) -> None:
-        self.entry = entry
-        self.own = own
-        self.leaves = leaves
+    def __init__(self, segment: BranchSegment) -> None:
+        self._entry = cast(TensorEntry, segment.entry)
+        self._own = cast(TensorBranchKV, segment.own)
+        self._leaves = segment.leaves
+        self.count = segment.count
         self._hidden: dict[int | None, torch.Tensor] = {}
-        self.count = self.rows = len(leaves)
-
-    @property
-    def adapter(self) -> int:
-        return self.entry.adapter
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        return self.leaves + self.own.length
 
     def attend(
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
     ) -> torch.Tensor:
         query, key, value = (part[0] for part in qkv)  # [heads, n, size]
-        new = self.own.length
-        own_keys, own_values = self.own.layers[layer]
+        new = self._own.length
+        own_keys, own_values = self._own.layers[layer]
         own_keys[:, :, new], own_values[:, :, new] = key, value
         own_keys, own_values = own_keys[:, :, : new + 1], own_values[:, :, : new + 1]
-        end = int(self.leaves.max())
-        keys, values = (part[:, :end] for part in self.entry.layers[layer])
+        end = int(self._leaves.max())
+        keys, values = (part[:, :end] for part in self._entry.layers[layer])
 
         heads, count, size = query.shape
         kv_heads = len(keys)
@@ -187,12 +158,12 @@ class BranchSegment:
     def _hide(self, window: int | None, device: torch.device) -> torch.Tensor:
         """Return a mask of the tokens hidden from each branch: [n, shared text + own tokens]."""
         if window not in self._hidden:
-            own = self.own.length + 1
-            leaves = torch.from_numpy(self.leaves).to(device)[:, None]
-            shared = torch.arange(int(self.leaves.max()), device=device)[None]
+            own = self._own.length + 1
+            leaves = torch.from_numpy(self._leaves).to(device)[:, None]
+            shared = torch.arange(int(self._leaves.max()), device=device)[None]
             beyond = shared >= leaves
             mine = torch.arange(own, device=device)[None]
-            positions = leaves + self.own.length
+            positions = leaves + self._own.length
             if window is not None:
                 beyond |= shared <= positions - window
             past = mine < (own - window if window is not None else 0)
@@ -200,7 +171,10 @@ class BranchSegment:
         return self._hidden[window]
 
 
-Packed: TypeAlias = Segment | BranchSegment
+def attention_of(segment: Packed) -> Attending:
+    if isinstance(segment, BranchSegment):
+        return BranchAttention(segment)
+    return SegmentAttention(segment)
 
 
 def wanted_rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
@@ -213,7 +187,7 @@ def wanted_rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-def use(segments: Sequence[Packed]) -> None:
+def use(segments: Sequence[Attending]) -> None:
     _current.segments = segments
 
 

@@ -1,38 +1,20 @@
-"""The torch engine: one thread that owns the model and serves many calls concurrently."""
+"""The torch engine: runs a Hugging Face checkpoint on PyTorch."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from concurrent.futures import Future
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from tandem.contract.errors import ErrorCode
-from tandem.contract.heap import trim_heap
-from tandem.engines.call_checks import check, check_kv_blocks
 from tandem.engines.capabilities import TORCH
-from tandem.engines.engine import Respond
-from tandem.engines.errors import ClosingError, RequestError, first_line
-from tandem.engines.request import EngineRequest
-from tandem.engines.torch.branching import BranchingSequence
+from tandem.engines.stepping.engine import SteppingEngine
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
 from tandem.engines.torch.model import PackedModel
-from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.scheduler import Scheduler
-from tandem.engines.torch.sequence import TorchSequence
 from tandem.engines.torch.settings import TorchSettings
-from tandem.engines.torch.step_sampler import StepOutput
-
-log = logging.getLogger(__name__)
 
 
-class TorchEngine:
-    """Serves a Hugging Face checkpoint; see `engines.engine.Engine`."""
-
-    capabilities = TORCH
+class TorchEngine(SteppingEngine):
+    """Serves a Hugging Face checkpoint."""
 
     def __init__(
         self, settings: TorchSettings, folder: Path, load: Loader = load_checkpoint
@@ -41,166 +23,10 @@ class TorchEngine:
 
         load: makes the model, in the engine's process and on its device.
         """
-        self._settings = settings
-        self._arrived: list[TorchSequence] = []
-        self._stops: set[str] = set()
-        self._closing = False
-        self._wake = threading.Condition()
-        self.computed_tokens = 0
-        ready: Future[None] = Future()
-        self._thread = threading.Thread(
-            target=self._run, args=(folder, load, ready), name="torch-engine", daemon=True
-        )
-        self._thread.start()
-        ready.result()
 
-    def submit(self, request: EngineRequest, respond: Respond) -> None:
-        settings = self._settings
-        check(
-            request,
-            settings,
-            self._model.vocab_size,
-            settings.draft_vocab_size,
-            len(settings.lora_adapters),
-        )
-        check_kv_blocks(request, settings.kv_cache_tokens, settings.kv_block_tokens)
-        sequence = self._make_sequence(request, respond)
-        with self._wake:
-            if self._closing:
-                raise ClosingError
-            self._arrived.append(sequence)
-            self._wake.notify()
+        def load_model() -> PackedModel:
+            if settings.threads:
+                torch.set_num_threads(settings.threads)
+            return PackedModel(settings, folder, load)
 
-    def stop(self, request_id: str) -> None:
-        with self._wake:
-            self._stops.add(request_id)
-            self._wake.notify()
-
-    def close(self) -> None:
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
-        self._thread.join()
-
-    def _make_sequence(self, request: EngineRequest, respond: Respond) -> TorchSequence:
-        sampler = TorchSampler(request, self._model.vocab_size, self._model.device)
-        if not request.branches:
-            return TorchSequence(request, respond, sampler)
-        max_tokens = self._settings.max_batch_tokens
-        if len(request.draft_ids) >= max_tokens:
-            raise RequestError(
-                f"draft_input_ids has {len(request.draft_ids)} tokens; the limit with "
-                f"branch_counts is {max_tokens - 1} (max_batch_tokens)"
-            )
-        return BranchingSequence(request, respond, sampler, self._cache, max_tokens // 2)
-
-    def _run(self, folder: Path, load: Loader, ready: Future[None]) -> None:
-        """Load the model, then serve until closed.
-
-        One thread does everything. A second computing thread would have its own OpenMP threads.
-        With more threads than cores, OpenMP puts threads to sleep between operations.
-        """
-        with torch.inference_mode():
-            try:
-                self._load(folder, load)
-            except Exception as error:  # noqa: BLE001 (reraised in the waiting thread)
-                ready.set_exception(error)
-                return
-            ready.set_result(None)
-            while self._receive():
-                try:
-                    self._step()
-                except Exception as error:
-                    log.exception("an engine step failed")
-                    self._fail_all(f"the engine failed: {first_line(error)}")
-            closing = ClosingError()
-            self._fail_all(str(closing), closing.code)
-
-    def _load(self, folder: Path, load: Loader) -> None:
-        settings = self._settings
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
-        self._model = PackedModel(settings, folder, load)
-        self._cache = self._model.cache
-        self._scheduler = Scheduler(self._cache, settings.max_batch_tokens)
-        trim_heap()  # loading has freed about as much memory as the model needs
-
-    def _receive(self) -> bool:
-        """Wait for work, then take new calls and stops. Return False if the engine is closing."""
-        with self._wake:
-            while not (self._arrived or self._stops or self._closing or len(self._scheduler)):
-                self._wake.wait()
-            arrived, self._arrived = self._arrived, []
-            stops, self._stops = self._stops, set()
-            closing = self._closing
-        for sequence in arrived:
-            self._scheduler.waiting.append(sequence)
-        for sequence in self._scheduler.calls if stops else ():
-            if sequence.request.request_id in stops:
-                sequence.stopped = True
-                self._finish_early(sequence)
-        return not closing
-
-    def _step(self) -> None:
-        self._admit()
-        for sequence in self._scheduler.preempted():
-            self._finish_early(sequence)
-        chosen = self._scheduler.schedule()
-        if not chosen:
-            return
-        segments = [sequence.segment(count) for sequence, count in chosen]
-        ids = np.concatenate([sequence.next_tokens(count) for sequence, count in chosen])
-        inputs = [
-            sequence.sampling_input if count == sequence.pending else None
-            for sequence, count in chosen
-        ]
-        try:
-            results = self._model.step(ids, segments, inputs)
-        except Exception as error:
-            log.exception("a forward pass failed")
-            for sequence, _ in chosen:
-                self._fail(sequence, f"the model failed: {first_line(error)}")
-            return
-        self.computed_tokens += len(ids)
-        for (sequence, count), step in zip(chosen, results, strict=True):
-            sequence.mark_computed(count)
-            self._advance(sequence, count, step)
-
-    def _admit(self) -> None:
-        """Admit waiting calls. If memory runs out for one call, only that call fails."""
-        while True:
-            try:
-                return self._scheduler.admit()
-            except Exception as error:
-                log.exception("failed to admit a call")
-                message = f"the engine can't allocate its KV cache: {first_line(error)}"
-                self._fail(self._scheduler.waiting[0], message)
-
-    def _advance(self, sequence: TorchSequence, count: int, step: StepOutput) -> None:
-        try:
-            if sequence.wants_all_rows:
-                sequence.keep_context(step.logits, sequence.computed - count)
-            if sequence.pending == 0 and sequence.advance(step):
-                self._scheduler.remove(sequence, keep=True)
-        except RequestError as error:
-            self._fail(sequence, str(error), error.code)
-        except Exception as error:
-            log.exception("sampling failed")
-            self._fail(sequence, f"sampling failed: {first_line(error)}")
-
-    def _finish_early(self, sequence: TorchSequence) -> None:
-        """Send the final answer of a stopped call."""
-        try:
-            self._scheduler.remove(sequence, keep=True)
-            sequence.answer(final=True)
-        except Exception as error:
-            log.exception("failed to end a call")
-            self._fail(sequence, f"the engine failed to end the call: {first_line(error)}")
-
-    def _fail(self, sequence: TorchSequence, error: str, code: ErrorCode = "INTERNAL") -> None:
-        self._scheduler.remove(sequence, keep=False)
-        sequence.fail(error, code)
-
-    def _fail_all(self, error: str, code: ErrorCode = "INTERNAL") -> None:
-        for sequence in self._scheduler.calls:
-            self._fail(sequence, error, code)
+        super().__init__(settings, TORCH, load_model)

@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.engines.errors import LoadError, first_line
+from tandem.engines.stepping.kv_cache import Packed, Segment
 from tandem.engines.torch import attention
-from tandem.engines.torch.attention import Packed, Segment
+from tandem.engines.torch.attention import Attending
 from tandem.engines.torch.checkpoint import Loader
-from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.fused_llama import FusedLlama, supports
+from tandem.engines.torch.kv_cache import KVShape, TensorEntry, TensorKVCache
 from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.lora import Adapters
 from tandem.engines.torch.settings import LAYER_TYPES, TorchSettings
-from tandem.engines.torch.step_sampler import SamplingInput, StepOutput, StepSampler
 
 _CHECK_TOKENS = 12
 _CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
@@ -50,7 +50,7 @@ class PackedModel:
         self.device: torch.device = self._model.device
         self._selects_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         try:
-            self.cache = KVCache(
+            self.cache = TensorKVCache(
                 self._kv_shape(),
                 settings.kv_cache_tokens,
                 settings.kv_block_tokens,
@@ -66,36 +66,23 @@ class PackedModel:
             ) from error
 
     @torch.inference_mode()
-    def step(
-        self,
-        ids: NDArray[np.int64],
-        segments: Sequence[Packed],
-        calls: Sequence[SamplingInput | None],
-    ) -> list[StepOutput]:
-        """Run the segments' tokens, ids [all tokens], and sample from their logits.
-
-        calls: one input per segment; None: the segment needs only its logits.
-        """
-        sampler = StepSampler(calls, [segment.rows for segment in segments], self.device)
-        return sampler.sample(self.forward(ids, segments))
-
-    @torch.inference_mode()
     def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
         """Run the segments' tokens, ids [all tokens]. Return logits [all rows, vocab_size]."""
         positions = np.concatenate([segment.positions for segment in segments])
         wanted = attention.wanted_rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
         if self._adapters:
-            self._adapters.use([(segment.adapter, segment.count) for segment in segments])
+            self._adapters.use([(segment.entry.adapter, segment.count) for segment in segments])
         run = self._fused.forward if self._fused else self._run
-        return run(self._tensor(ids), self._tensor(positions), rows, segments)
+        attending = [attention.attention_of(segment) for segment in segments]
+        return run(self._tensor(ids), self._tensor(positions), rows, attending)
 
     def _run(
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
         rows: torch.Tensor | None,
-        segments: Sequence[Packed],
+        segments: Sequence[Attending],
     ) -> torch.Tensor:
         """Run transformers' model and return logits [rows, vocab_size].
 
@@ -183,8 +170,8 @@ class PackedModel:
         parts.append(self.forward(ids[-1:], [Segment(one, 1, 1)]))
         return torch.cat(parts)
 
-    def _new_entry(self, tokens: int) -> KVEntry:
+    def _new_entry(self, tokens: int) -> TensorEntry:
         """Return an entry outside of the cache."""
-        entry = KVEntry()
+        entry = TensorEntry()
         entry.resize(self.cache.shape, tokens)
         return entry

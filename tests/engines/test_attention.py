@@ -6,9 +6,10 @@ import pytest
 import torch
 from engine_harness import prompt
 
+from tandem.engines.stepping.kv_cache import Segment
 from tandem.engines.torch import attention
-from tandem.engines.torch.attention import Segment, attend
-from tandem.engines.torch.contiguous_kv_cache import KVEntry, KVShape
+from tandem.engines.torch.attention import SegmentAttention, attend
+from tandem.engines.torch.kv_cache import KVShape, TensorEntry
 
 HEADS, KV_HEADS, SIZE = 4, 2, 8
 SHAPE = KVShape(((KV_HEADS, SIZE, SIZE),), torch.float32, torch.device("cpu"))
@@ -17,11 +18,11 @@ SHAPE = KVShape(((KV_HEADS, SIZE, SIZE),), torch.float32, torch.device("cpu"))
 def attended(start, count, window, seed=1):
     """Compute the attention of `count` tokens after `start` tokens; return it and its masks."""
     generator = torch.Generator().manual_seed(seed)
-    entry = KVEntry(length=start)
+    entry = TensorEntry(length=start)
     entry.resize(SHAPE, start + count)
     for tensor in entry.layers[0]:
         tensor.normal_(generator=generator)
-    segment = Segment(entry, count, 1)
+    segment = SegmentAttention(Segment(entry, count, 1))
     shapes = [(1, heads, count, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS)]
     qkv = tuple(torch.randn(shape, generator=generator) for shape in shapes)
     return attend([segment], 0, qkv, None, window), segment._masks

@@ -10,8 +10,8 @@ from engine_harness import GREEDY, Conducted, Pending, branch_call, prompt
 
 from tandem.engines.errors import RequestError
 from tandem.engines.request import EngineRequest
-from tandem.engines.torch import contiguous_kv_cache
-from tandem.engines.torch.contiguous_kv_cache import BranchKV
+from tandem.engines.stepping import kv_cache
+from tandem.engines.stepping.kv_cache import BranchKV
 
 BLOCK = 8
 
@@ -41,7 +41,7 @@ def test_branches_do_not_evict_recently_used_kv_blocks(make_harness):
 def test_branches_may_evict_stale_kv_blocks(make_harness, monkeypatch):
     engine = make_harness(kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 60))
-    monkeypatch.setattr(contiguous_kv_cache, "STALE_SECONDS", -1.0)
+    monkeypatch.setattr(kv_cache, "STALE_SECONDS", -1.0)
     found = engine.call(prompt(2, 40), **branch_call([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 13
 

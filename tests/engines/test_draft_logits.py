@@ -15,8 +15,8 @@ from scale import first_of
 from tandem.engines.decoding import decode
 from tandem.engines.errors import RequestError
 from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.verification import REJECTED, Proposal, draw, verify_probabilities
+from tandem.engines.stepping.sampling import CallSampler
+from tandem.engines.stepping.verification import REJECTED, Proposal, draw, verify_probabilities
 
 DRAWS = 1_500
 SMALL = 12
@@ -100,7 +100,7 @@ def test_likely_padding_ids_do_not_change_the_targets_distribution(width, warp):
             draft_logits=draft,
             sampling=SamplingParams(**vars(warp), seed=seed),
         )
-        sampler = TorchSampler(request, SMALL, torch.device("cpu"))
+        sampler = CallSampler(request, SMALL, torch.device("cpu"))
         counts[emitted(sampler, target, [1, 2, proposal], [proposal])[0]] += 1
     assert fits(counts, warp.of(target)[0])
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.engines.errors import RequestError
-from tandem.engines.torch.contiguous_kv_cache import KVCache, KVShape
+from tandem.engines.torch.kv_cache import KVShape, TensorKVCache
 
 BLOCK = 8
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
@@ -27,7 +27,7 @@ def test_a_shared_prefix_is_reused_and_both_entries_are_kept(make_harness):
 
 
 def test_sequences_with_the_same_text_keep_their_own_entries():
-    cache = KVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
+    cache = TensorKVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
     text = np.array(prompt(6, 12), np.int64)
     behind, ahead = [cache.acquire(text[:length], 0, length) for length in (8, 12)]
     for entry, length in ((behind, 8), (ahead, 12)):
@@ -93,7 +93,7 @@ def test_context_logits_cover_the_whole_context(make_harness, reference):
 )
 def test_the_cache_stays_within_its_limit_and_keeps_correct_values(steps):
     """All entries, including entries of running calls, have the values of their own tokens."""
-    cache = KVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
+    cache = TensorKVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
     running = []
     for seed, length, extra, finish in steps:
         tokens = np.array(prompt(seed, length + extra), np.int64)
@@ -135,7 +135,7 @@ def test_an_error_while_stopping_a_call_fails_no_other_call(make_harness, monkey
     """If the error ended the engine's only thread, later calls would hang."""
     engine = make_harness()
     with monkeypatch.context() as broken:
-        broken.setattr(KVCache, "release", no_memory)
+        broken.setattr(TensorKVCache, "release", no_memory)
         stopped = Conducted(engine, prompt(1, 9), 9, {1: lambda: engine.engine.stop("s")})
         assert stopped.wait().error == f"the engine failed to end the call: {NO_MEMORY}"
     assert len(engine.tokens(prompt(1, 9), 4)) == 4

@@ -17,8 +17,8 @@ from words import VOCAB, Draft, Target, exact, speak
 from tandem.bls.effects import EngineResult
 from tandem.bls.exactness.seeds import derive_seed
 from tandem.engines.noise import Purpose, exponentials
-from tandem.engines.torch import verification
-from tandem.engines.torch.sampling import TorchSampler
+from tandem.engines.stepping import verification
+from tandem.engines.stepping.sampling import CallSampler
 
 DRAWS = 2_000  # without logits, the target samples each token itself
 # With 6,000 words, an acceptance rate that is 15% too high is detected in 99% of cases.
@@ -53,7 +53,7 @@ def test_drafting_ahead_keeps_the_targets_distribution(warp, use_draft_logits):
     assert 0.3 < said.acceptance < 0.9
 
 
-class AcceptsByTheProposalsNoise(TorchSampler):
+class AcceptsByTheProposalsNoise(CallSampler):
     """Reuse the draft token's random number for its acceptance, which is wrong."""
 
     def proposal(self, drafts, first):

@@ -16,7 +16,7 @@ from words import ANY, CPU, DRAFT, PROMPT, TARGET, VOCAB
 
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.torch.sampling import TorchSampler
+from tandem.engines.stepping.sampling import CallSampler
 
 DRAWS = 600  # a single illegal token fails a test
 WARP = Warp(1.3, top_k=8, top_p=0.9)
@@ -87,7 +87,7 @@ class Round:
             token_masks=masks(*self.masks(before), vocab_size=VOCAB),
             sampling=SamplingParams(**vars(self._warp), seed=seed),
         )
-        sampler = TorchSampler(request, VOCAB, CPU)
+        sampler = CallSampler(request, VOCAB, CPU)
         return emitted(sampler, TARGET[before], [*PROMPT, *said, *drafts], drafts)
 
     def _logits_of(self, before: list[int]) -> np.ndarray | None:

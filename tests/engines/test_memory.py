@@ -15,7 +15,7 @@ from tandem.engines.torch.checkpoint import (
     require_memory,
     weight_bytes,
 )
-from tandem.engines.torch.contiguous_kv_cache import KVCache, KVShape
+from tandem.engines.torch.kv_cache import KVShape, TensorKVCache
 from tandem.engines.torch.kv_size import GROWTH
 from tandem.engines.torch.settings import TorchSettings
 
@@ -39,7 +39,9 @@ def test_the_size_of_weights_depends_on_the_loaded_type(reference):
 def test_the_cache_stays_within_its_estimated_memory():
     """Entries grow for random texts, but never beyond the estimate."""
     block, most = 8, 1024
-    cache = KVCache(KVShape(((2, 4, 4),), torch.float32, torch.device("cpu")), most, block, 256)
+    cache = TensorKVCache(
+        KVShape(((2, 4, 4),), torch.float32, torch.device("cpu")), most, block, 256
+    )
     random, largest = np.random.default_rng(1), 0
     for _ in range(300):
         tokens = random.integers(0, VOCAB, random.integers(1, 200))

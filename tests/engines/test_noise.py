@@ -7,7 +7,7 @@ from scipy.special import kolmogorov
 
 from tandem.engines import noise
 from tandem.engines.noise import Purpose, exponentials, hash_key, uniform
-from tandem.engines.torch.noise import exponentials_for_keys, keys_on
+from tandem.engines.stepping.verification import exponentials_for_keys, keys_on
 
 KEYS = [(seed, position) for seed in range(40) for position in range(50)]
 

@@ -14,7 +14,7 @@ from tandem.bls.request import Request, Sampling
 from tandem.engines import noise
 from tandem.engines.noise import Purpose
 from tandem.engines.request import SamplingParams
-from tandem.engines.torch import sampling, step_sampler
+from tandem.engines.stepping import sampling, step_sampler
 
 SAMPLING = SamplingParams(temperature=1.1, top_k=40)
 LENGTH = 60

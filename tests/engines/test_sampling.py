@@ -12,7 +12,7 @@ from live_triton import eventually
 
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.torch import warping
+from tandem.engines.stepping import sampling as tensors
 from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.words import Words
 from tandem.sampling.params import SamplingNumbers
@@ -151,7 +151,7 @@ def test_sampling_matches_the_distribution_of_transformers(reference, numbers):
     np.testing.assert_allclose(
         np.exp(log_softmax(warp(scores.numpy(), sampling))), output.scores[0].softmax(-1), atol=1e-6
     )
-    scores = warping.warp(scores, sampling)
+    scores = tensors.warp(scores, sampling)
     np.testing.assert_allclose(scores.softmax(-1), output.scores[0].softmax(-1), atol=1e-6)
 
 

@@ -9,10 +9,10 @@ from engine_harness import VOCAB, prompt
 
 from tandem.engines.noise import Purpose, exponentials, hash_key, uniform
 from tandem.engines.request import SamplingParams
-from tandem.engines.torch.noise import keys_on
-from tandem.engines.torch.verification import (
+from tandem.engines.stepping.verification import (
     REJECTED,
     Proposal,
+    keys_on,
     verify_probabilities,
 )
 from tandem.sampling.acceptance import accepts

@@ -11,8 +11,8 @@ import torch
 
 from tandem.engines.engine import Engine
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
-from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.step_sampler import SamplingInput, StepSampler
+from tandem.engines.stepping.sampling import CallSampler
+from tandem.engines.stepping.step_sampler import SamplingInput, StepSampler
 
 VOCAB = 131
 END = 1
@@ -131,7 +131,7 @@ def branch_call(drafts: list[int], counts, output_len) -> dict[str, Any]:
     }
 
 
-def emitted(sampler: TorchSampler, logits, text: list[int], drafts: list[int]) -> list[int]:
+def emitted(sampler: CallSampler, logits, text: list[int], drafts: list[int]) -> list[int]:
     """Return the tokens that a call emits. logits: [len(drafts) + 1, vocab_size].
 
     text: the context and the drafts.

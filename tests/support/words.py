@@ -20,7 +20,7 @@ from tandem.bls.effects import BranchDraft, EngineCall, EngineResult
 from tandem.bls.request import Request, Sampling
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.torch.sampling import TorchSampler
+from tandem.engines.stepping.sampling import CallSampler
 
 VOCAB = 28
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def exact(warp: Warp) -> np.ndarray:
 class Target:
     """A target that applies the torch engine's sampler to the language's logits."""
 
-    sampler = TorchSampler
+    sampler = CallSampler
 
     def __init__(self, warp: Warp) -> None:
         self._warp = warp
@@ -81,7 +81,7 @@ class Target:
             tokens += self.say(sampler, text + tokens, [])
         yield EngineResult(np.array(tokens, np.int32))
 
-    def say(self, sampler: TorchSampler, text: list[int], drafts: list[int]) -> list[int]:
+    def say(self, sampler: CallSampler, text: list[int], drafts: list[int]) -> list[int]:
         logits = TARGET[rows(len(text), [text[-1], *drafts])]
         return emitted(sampler, logits, text + drafts, drafts)
 

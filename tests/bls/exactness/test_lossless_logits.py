@@ -10,7 +10,7 @@ from distributions import WARPS, Warp
 from tandem.bls.exactness.lossless import warped_log_probs
 from tandem.bls.request import Sampling
 from tandem.engines.request import SamplingParams
-from tandem.engines.torch.warping import warp as warp_tensor
+from tandem.engines.stepping.sampling import warp as warp_tensor
 
 VOCAB = 40
 _random = np.random.default_rng(11)

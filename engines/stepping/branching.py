@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +20,14 @@ from tandem.engines.branch import (
 from tandem.engines.engine import Respond
 from tandem.engines.noise import Purpose, hash_key
 from tandem.engines.request import EngineRequest, EngineResponse
-from tandem.engines.torch.attention import BranchSegment, Packed
-from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache
-from tandem.engines.torch.noise import exponentials_for_keys, keys_on
-from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.sequence import TorchSequence, take_logits
-from tandem.engines.torch.step_sampler import StepOutput
+from tandem.engines.stepping.kv_cache import BranchKV, BranchSegment, KVCache, Packed
+from tandem.engines.stepping.sampling import CallSampler
+from tandem.engines.stepping.sequence import CallSequence, take_logits
+from tandem.engines.stepping.step_sampler import StepOutput
+from tandem.engines.stepping.verification import exponentials_for_keys, keys_on
 
 
-class BranchingSequence(TorchSequence):
+class BranchingSequence(CallSequence):
     """Runs the draft tokens once, as in a verification, then all branches in parallel.
 
     The call's entry holds the context and the draft tokens and is kept for reuse. The branches'
@@ -38,8 +38,8 @@ class BranchingSequence(TorchSequence):
         self,
         request: EngineRequest,
         respond: Respond,
-        sampler: TorchSampler,
-        cache: KVCache,
+        sampler: CallSampler,
+        cache: KVCache[Any],
         max_branches: int,
     ) -> None:
         self._cache = cache

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
-from tandem.engines.torch.contiguous_kv_cache import KVCache
-from tandem.engines.torch.sequence import TorchSequence
+from tandem.engines.stepping.kv_cache import KVCache
+from tandem.engines.stepping.sequence import CallSequence
 
 
 class Scheduler:
@@ -22,17 +23,17 @@ class Scheduler:
     Served calls move to the end of the queue.
     """
 
-    def __init__(self, cache: KVCache, max_batch_tokens: int) -> None:
+    def __init__(self, cache: KVCache[Any], max_batch_tokens: int) -> None:
         self._cache = cache
         self._max_batch_tokens = max_batch_tokens
-        self.waiting: deque[TorchSequence] = deque()  # in order of admission
-        self.running: list[TorchSequence] = []
+        self.waiting: deque[CallSequence] = deque()  # in order of admission
+        self.running: list[CallSequence] = []
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)
 
     @property
-    def calls(self) -> list[TorchSequence]:
+    def calls(self) -> list[CallSequence]:
         return [*self.running, *self.waiting]
 
     def admit(self) -> None:
@@ -49,7 +50,7 @@ class Scheduler:
             sequence.entry = entry
             self.running.append(self.waiting.popleft())
 
-    def preempted(self) -> Iterator[TorchSequence]:
+    def preempted(self) -> Iterator[CallSequence]:
         """Yield calls to end now, latest first, because others need their branches' blocks."""
         if not self.waiting:
             return
@@ -60,9 +61,9 @@ class Scheduler:
             if call.entry and call.entry.lent_blocks:
                 yield call
 
-    def schedule(self) -> list[tuple[TorchSequence, int]]:
+    def schedule(self) -> list[tuple[CallSequence, int]]:
         budget = self._max_batch_tokens
-        chosen: list[tuple[TorchSequence, int]] = []
+        chosen: list[tuple[CallSequence, int]] = []
         others = sorted(self.running[1:], key=lambda s: s.pending > s.tail)
         for sequence in [*self.running[:1], *others]:
             count = sequence.pending
@@ -76,7 +77,7 @@ class Scheduler:
             self.running.sort(key=lambda sequence: id(sequence) in served)
         return chosen
 
-    def remove(self, sequence: TorchSequence, *, keep: bool) -> None:
+    def remove(self, sequence: CallSequence, *, keep: bool) -> None:
         """Remove a call. May be repeated. keep: whether to keep its keys and values for reuse."""
         if sequence.over:
             return

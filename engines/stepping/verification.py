@@ -1,7 +1,9 @@
-"""Verification: decide which draft tokens the target keeps, and add one token.
+"""Verification by logits, and the noise that tokens are drawn with, on the device.
 
-Both rules preserve the target's distribution: Leviathan et al. 2023 (arXiv:2211.17192), Chen et al.
-2023 (arXiv:2302.01318). The number of accepted tokens is the number of emitted tokens minus 1.
+Verification decides which draft tokens the target keeps, and adds one token. It preserves the
+target's distribution: Leviathan et al. 2023 (arXiv:2211.17192), Chen et al. 2023
+(arXiv:2302.01318). The number of accepted tokens is the number of emitted tokens minus 1.
+`sampling.acceptance` has the rules for one token.
 """
 
 from __future__ import annotations
@@ -12,22 +14,11 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
-from tandem.engines.torch.noise import exponentials_for_keys
+from tandem.engines.noise import FIRST_FACTOR, SECOND_FACTOR, SHIFTS, STEP
 from tandem.sampling.acceptance import accepts
 
+_TINY = torch.finfo(torch.float32).tiny
 REJECTED = -1  # in place of the tokens after a rejected draft token
-
-
-def verify_ids(drafts: Sequence[int], chosen: Sequence[int]) -> list[int]:
-    """ID mode: accept drafts while they equal `chosen` [k + 1], the target's own tokens.
-
-    The first chosen token that differs from the draft is the correction. It is already a sample
-    from the target. Drawing again would bias it away from the draft.
-    """
-    for i, (draft, own) in enumerate(zip(drafts, chosen, strict=False)):
-        if draft != own:
-            return [*drafts[:i], own]
-    return [*drafts, chosen[len(drafts)]]
 
 
 class Proposal(NamedTuple):
@@ -72,3 +63,33 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 def draw(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """Sample an index per row of unnormalized weights [rows, n], with the noise keys [rows]."""
     return (weights / exponentials_for_keys(keys, weights.shape[-1])).argmax(-1)
+
+
+def keys_on(device: torch.device, keys: Sequence[int]) -> torch.Tensor:
+    """Return the keys of `hash_key` [n] as int64 with the same bits."""
+    return torch.tensor([_to_signed(key) for key in keys], dtype=torch.int64, device=device)
+
+
+def exponentials_for_keys(keys: torch.Tensor, width: int) -> torch.Tensor:
+    """Return [n, width] draws from Exp(1), equal to `exponentials` for the keys [n].
+
+    The last bit may differ, because devices round logarithms differently.
+    """
+    bits = torch.arange(1, width + 1, device=keys.device) * _to_signed(STEP) + keys[:, None]
+    for shift, factor in zip(SHIFTS, (FIRST_FACTOR, SECOND_FACTOR), strict=False):
+        bits ^= _shift_right(bits, shift)
+        bits *= _to_signed(factor)
+    bits ^= _shift_right(bits, SHIFTS[2])
+    draws = _shift_right(bits, 11).double().add_(0.5).mul_(2.0**-53)
+    return draws.log_().neg_().float().clamp_(min=_TINY)
+
+
+def _shift_right(bits: torch.Tensor, count: int) -> torch.Tensor:
+    """Shift right by `count` bits, filling with zeros regardless of the sign."""
+    shifted = bits >> count
+    shifted &= (1 << (64 - count)) - 1
+    return shifted
+
+
+def _to_signed(number: int) -> int:
+    return number - (number >> 63 << 64)

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.engines.noise import Purpose, hash_key
-from tandem.engines.torch.noise import keys_on
-from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.verification import REJECTED, draw, verify_ids, verify_probabilities
+from tandem.engines.stepping.sampling import CallSampler
+from tandem.engines.stepping.verification import REJECTED, draw, keys_on, verify_probabilities
+from tandem.sampling.acceptance import verify_ids
 from tandem.sampling.params import SamplingNumbers
 
 BANNED = -2  # in place of a token if its row bans every token
@@ -28,7 +28,7 @@ class SamplingInput(NamedTuple):
     wants_log_probs: whether the call needs log-probabilities of its tokens.
     """
 
-    sampler: TorchSampler
+    sampler: CallSampler
     text: NDArray[np.int64]
     first: int
     drafts: Sequence[int]
@@ -68,7 +68,7 @@ class _Placed(NamedTuple):
 class _Draw(NamedTuple):
     """Rows with the same sampling parameters. rows: [n], their indices. keys: [n], noise keys."""
 
-    sampler: TorchSampler
+    sampler: CallSampler
     rows: torch.Tensor
     keys: torch.Tensor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 
@@ -12,11 +13,10 @@ from numpy.typing import NDArray
 from tandem.engines.constraints import Bans, TokenMasks
 from tandem.engines.noise import Purpose, hash_key, uniform
 from tandem.engines.request import EngineRequest
-from tandem.engines.torch.noise import keys_on
-from tandem.engines.torch.verification import Proposal
-from tandem.engines.torch.warping import penalize, penalizes, warp
+from tandem.engines.stepping.verification import Proposal, keys_on
 from tandem.sampling.params import SamplingNumbers
 
+_MIN_DIVISOR = torch.finfo(torch.float32).tiny  # some devices round smaller numbers to 0
 # Upper bounds for the scores of 8 ids, indexed by their byte of a mask: [256, 8]. Much faster than
 # a conditional fill.
 _CEILINGS = torch.tensor(
@@ -24,7 +24,7 @@ _CEILINGS = torch.tensor(
 )
 
 
-class TorchSampler:
+class CallSampler:
     """One call's bias, penalties, bans and masks, its warping, and its random numbers.
 
     Rows are consecutive positions: row i sees the tokens before position `first + i`.
@@ -126,3 +126,57 @@ def _fit_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
         return torch.nn.functional.pad(q, (0, missing)) if missing else q
     q = q[:, :vocab_size]
     return q / q.sum(-1, keepdim=True)
+
+
+def penalizes(sampling: SamplingNumbers) -> bool:
+    """Whether `penalize` would change anything."""
+    return sampling.repetition_penalty != 1 or bool(
+        sampling.presence_penalty or sampling.frequency_penalty
+    )
+
+
+def penalize(
+    scores: torch.Tensor, history: torch.Tensor, sampling: SamplingNumbers
+) -> torch.Tensor:
+    """Penalize the tokens of `history` [1, n] (context and output) in scores [1, vocab_size]."""
+    if sampling.repetition_penalty != 1:
+        seen = scores.gather(-1, history)
+        factor = sampling.repetition_penalty
+        scores = scores.scatter(-1, history, torch.where(seen < 0, seen * factor, seen / factor))
+    if sampling.presence_penalty or sampling.frequency_penalty:  # as defined by OpenAI
+        counts = torch.bincount(history[0], minlength=scores.shape[-1]).to(scores.dtype)
+        scores = scores - sampling.frequency_penalty * counts
+        scores = scores - sampling.presence_penalty * (counts > 0)
+    return scores
+
+
+def warp(scores: torch.Tensor, sampling: SamplingNumbers) -> torch.Tensor:
+    """Return the scores [rows, n] of the distribution to draw from; -inf: never drawn.
+
+    The steps follow transformers' order. `sampling.warping` does the same with numpy arrays.
+    """
+    if sampling.temperature != 1:
+        # Subtract the best score first, so that no score overflows. transformers' own warper
+        # computes inf - inf, which is NaN, at low temperatures.
+        temperature = max(sampling.temperature, _MIN_DIVISOR)
+        scores = (scores - scores.amax(-1, keepdim=True)) / temperature
+    if 0 < sampling.top_k < scores.shape[-1]:
+        threshold = scores.topk(sampling.top_k).values[..., -1:]
+        scores = scores.masked_fill(scores < threshold, -torch.inf)
+    if sampling.top_p < 1:
+        scores = _top_p(scores, sampling.top_p)
+    if sampling.min_p > 0:  # transformers' own warper would sort
+        threshold = scores.amax(-1, keepdim=True) + math.log(sampling.min_p)
+        scores = scores.masked_fill(scores < threshold, -torch.inf)
+    return scores
+
+
+def _top_p(scores: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Exclude the least likely tokens with a total probability of at most 1 - top_p."""
+    if scores.device.type == "cpu":  # NumPy is faster: PyTorch also sorts the indices
+        ranked = torch.from_numpy(np.sort(scores.numpy(), -1))
+    else:
+        ranked = scores.sort(-1).values
+    excluded = ranked.softmax(-1).cumsum(-1)[..., :-1] <= 1 - top_p
+    threshold = ranked.gather(-1, excluded.sum(-1, keepdim=True))
+    return scores.masked_fill(scores < threshold, -torch.inf)
