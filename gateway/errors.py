@@ -123,6 +123,11 @@ def bad_request(message: str, *, param: str | None = None, code: ApiCode | None 
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 
 
+def too_large(why: str) -> ApiError:
+    message = f"the body is too large; {why}"
+    return ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, code="body_too_large")
+
+
 def gateway_stopped() -> ApiError:
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE,

@@ -21,6 +21,7 @@ from tandem.gateway.errors import (
     ClientGone,
     as_api_error,
     gateway_stopped,
+    too_large,
 )
 from tandem.gateway.metrics import GatewayMetrics
 
@@ -116,8 +117,4 @@ class Requests:
 
     def _check_size(self, num_bytes: int) -> None:
         if num_bytes > self._max_body_bytes:
-            raise ApiError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the body is too large; the limit is {self._max_body_bytes} bytes",
-                code="body_too_large",
-            )
+            raise too_large(f"the limit is {self._max_body_bytes} bytes")

@@ -1,5 +1,6 @@
 """Large or invalid bodies are rejected cheaply."""
 
+import asyncio
 import threading
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from tandem.gateway.tokenizer import ChatTokenizer
 
 from .conftest import error_of
 
+JSON = {"content-type": "application/json"}
 MANY = 1000
 HELLO = {"role": "user", "content": "hello"}
 PART = {"type": "text", "text": "x"}
@@ -72,9 +74,8 @@ def test_errors_for_large_bodies_are_short(kind, body):
 async def test_deeply_nested_bodies_are_rejected(client, field, levels, begin, end):
     value = begin * levels + "1" + end * levels
     content = f'{{"messages": [{{"role": "user", "content": "x"}}], "{field}": {value}}}'
-    headers = {"content-type": "application/json"}
     async with client() as opened:
-        response = await opened.post("/v1/chat/completions", content=content, headers=headers)
+        response = await opened.post("/v1/chat/completions", content=content, headers=JSON)
     error = error_of(response)
     assert error["message"] == f"{field} is nested more than {MAX_LEVELS} levels deep"
     assert error["code"] == "too_deep"
@@ -122,6 +123,47 @@ async def test_a_large_body_is_parsed_on_another_thread(post, threads_of, number
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"[" + b"[]," * 500_000 + b"[]]", "it has more than 300000 lists, objects and keys"),
+        (b"[" + b'{"":[]},' * 200_000 + b"[]]", "it has more than 300000 lists, objects and keys"),
+        (b"[" + b"1," * 2_000_000 + b"1]", "it has more than 1200000 items"),
+    ],
+)
+@pytest.mark.parametrize("field", [b"prompt", b"metadata"])
+async def test_a_body_whose_parsing_would_delay_other_requests_is_rejected(
+    client, monkeypatch, value, why, field
+):
+    monkeypatch.setattr("json.loads", lambda _: pytest.fail("parsed"))
+    async with client() as opened:
+        content = b'{"%s": %s}' % (field, value)
+        response = await opened.post("/v1/completions", content=content, headers=JSON)
+    assert response.status_code == 413
+    monkeypatch.undo()
+    error = response.json()["error"]
+    assert error["code"] == "body_too_large"
+    assert error["message"] == f"the body is too large; {why}"
+
+
+@pytest.mark.anyio
+async def test_text_may_contain_any_number_of_brackets_and_commas(post, triton):
+    body = {"prompt": "x", "metadata": ['\\"[{:,' * 600_000, '"\\']}
+    assert (await post("/v1/completions", body)).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_large_bodies_are_parsed_one_after_another(client, threads_of):
+    """Several parsers would take turns in blocking all other requests."""
+    threads = threads_of(CompletionRequest, "model_validate")
+    async with client() as opened:
+        body = {"prompt": [1] * LONG}
+        await asyncio.gather(*(opened.post("/v1/completions", json=body) for _ in range(9)))
+    assert len(threads) == 9
+    assert len(set(threads)) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
     ("body", "code"),
     [
         (b"", None),
@@ -137,9 +179,8 @@ async def test_a_large_body_is_parsed_on_another_thread(post, threads_of, number
     ],
 )
 async def test_an_unreadable_body_is_rejected(client, body, code):
-    headers = {"content-type": "application/json"}
     async with client() as opened:
-        response = await opened.post("/v1/completions", content=body, headers=headers)
+        response = await opened.post("/v1/completions", content=body, headers=JSON)
     error = error_of(response)
     assert (error["type"], error["code"]) == ("invalid_request_error", code)
     assert len(error["message"].splitlines()) == 1
