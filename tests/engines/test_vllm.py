@@ -186,3 +186,13 @@ def test_closing_does_not_wait_for_a_process_that_reads_nothing(stand_in, monkey
     calls = [engine.start([5] * LARGE) for _ in range(2)]
     engine.engine.close()
     assert {call.wait().error for call in calls} == {"the engine is shutting down"}
+
+
+def test_a_missing_python_is_reported_in_one_line():
+    with pytest.raises(LoadError, match="can't start vLLM with /none/python: No such file"):
+        VllmEngine(settings(python="/none/python"))
+
+
+def test_a_python_without_vllm_is_reported_in_one_line():
+    with pytest.raises(LoadError, match=r"can't import vLLM: No module named 'vllm'; install vLLM"):
+        VllmEngine(settings(python=sys.executable))
