@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +28,7 @@ NAMED_TOKENS = (
 )
 # transformers' names for templates
 DEFAULT, WITH_TOOLS = "default", "tool_use"
+SYSTEM = ("system", "developer")
 
 
 class ChatTemplateError(ValueError):
@@ -45,6 +47,7 @@ class ChatTemplate:
         self.source_with_tools = sources.get(WITH_TOOLS, self.source)
         self._special_tokens = special_tokens
         self._compiled = {s: _compile(s) for s in (self.source, self.source_with_tools)}
+        self._late_systems = {s: self._shows_late_systems(s) for s in self._compiled}
 
     def render(
         self,
@@ -60,20 +63,78 @@ class ChatTemplate:
         if "developer" not in source:  # a role that older models don't know
             system = {"role": "system"}
             messages = [m | system if m.get("role") == "developer" else m for m in messages]
+        messages = _place_systems(messages, fold=not self._late_systems[source])
         try:
-            return self._compiled[source].render(
-                {
-                    **self._special_tokens,
-                    "tools": None,
-                    "documents": None,
-                    "add_generation_prompt": True,
-                    **variables,
-                    "messages": messages,
-                }
-            )
+            return self._render(source, messages, variables)
         except Exception as error:  # a template can raise anything
             text = " ".join(str(error).split())
             raise ChatTemplateError(f"the chat template rejects these messages: {text}") from error
+
+    def _render(
+        self, source: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] = {}
+    ) -> str:
+        return self._compiled[source].render(
+            {
+                **self._special_tokens,
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": True,
+                **variables,
+                "messages": messages,
+            }
+        )
+
+    def _shows_late_systems(self, source: str) -> bool:
+        """Return whether a system message after the first one becomes a turn in its place."""
+        roles = ("system", "user", "assistant", "user")
+        chat = [{"role": role, "content": f"text {n}"} for n, role in enumerate(roles)]
+        late = {"role": "system", "content": "late instructions"}
+        try:
+            without = self._render(source, chat)
+            prompts = [self._render(source, [*chat[:n], late, *chat[n:]]) for n in (3, 4)]
+        except Exception:  # a template can raise anything
+            return False
+        for prompt in prompts:
+            shared = commonprefix([prompt, without])
+            added = prompt[len(shared) : len(prompt) - len(without) + len(shared)]
+            if not prompt.endswith(without[len(shared) :]) or late["content"] not in added:
+                return False
+            if added.strip() == late["content"]:  # without a role
+                return False
+        return True
+
+
+def _place_systems(messages: Sequence[dict[str, Any]], *, fold: bool) -> list[dict[str, Any]]:
+    """Return the messages with one system message at the start, as most templates require.
+
+    fold: whether later system messages become part of the message of the user or tool before them,
+    or else of the next one. They stay where they are in the chat, so that the KV cache of earlier
+    messages remains usable.
+    """
+    first = next((n for n, m in enumerate(messages) if m.get("role") not in SYSTEM), len(messages))
+    placed = [{**messages[0], "content": _join(messages[:first])}] if first else []
+    waiting: list[dict[str, Any]] = []  # system messages before the next message
+    for message in messages[first:]:
+        role = message.get("role")
+        if not fold:
+            placed.append(message)
+        elif role in SYSTEM:
+            if placed and placed[-1].get("role") in ("user", "tool"):
+                placed[-1] = {**placed[-1], "content": _join([placed[-1], message])}
+            else:
+                waiting.append(message)
+        else:
+            if waiting and role == "assistant":
+                placed.append({"role": "user", "content": _join(waiting)})
+            elif waiting:
+                message = {**message, "content": _join([*waiting, message])}
+            waiting = []
+            placed.append(message)
+    return [*placed, {"role": "user", "content": _join(waiting)}] if waiting else placed
+
+
+def _join(messages: Sequence[dict[str, Any]]) -> str:
+    return "\n\n".join(filter(None, (message["content"] for message in messages)))
 
 
 def _compile(source: str) -> Template:

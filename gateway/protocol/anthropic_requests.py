@@ -187,7 +187,7 @@ class CountRequest(AdaptedRequest):
     unsupported = unsupported_fields(
         OWN_NAMES,
         container=Unsupported("there are no containers"),
-        mcp_servers=Unsupported("there are none; send tools"),
+        mcp_servers=Unsupported("there are none; send tools", ([],)),
         stream_options=Unsupported("message_delta has the usage"),
     )
     ignored = IGNORED | {
@@ -221,7 +221,9 @@ class CountRequest(AdaptedRequest):
         turns = groupby(self.messages, key=lambda message: message.role)
         blocks = ((role, chain.from_iterable(m.content for m in turn)) for role, turn in turns)
         messages = [message for turn in blocks for message in _turn(*turn)]
-        if system := join_text(self.system):
+        # Claude Code's hash of the request, which would make each prompt's KV cache unusable
+        parts = [p for p in self.system if not p.text.startswith("x-anthropic-billing-header")]
+        if system := join_text(parts):
             messages.insert(0, {"role": "system", "content": system})
         last, choice = messages[-1], self.tool_choice
         output = self.output_config or OutputConfig()

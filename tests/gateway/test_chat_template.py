@@ -162,6 +162,84 @@ def test_developer_becomes_system_if_the_template_lacks_that_role(folder):
     assert got[0] == got[1]
 
 
+def system(text, role="system"):
+    return {"role": role, "content": text}
+
+
+STRICT = (  # as in current models' templates
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}"
+)
+LAST_WINS = (
+    "{% set ns = namespace(system='') %}"
+    "{% for m in messages if m.role == 'system' %}{% set ns.system = m.content %}{% endfor %}"
+    "<system>{{ ns.system }}"
+    "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+)
+IGNORES = STRICT.replace("{{ raise", "{{ '' if 1 else raise").replace(
+    "<{{ m.role }}>{{ m.content }}",
+    "{% if loop.first or m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endif %}",
+)
+WITHOUT_ROLE = STRICT.replace("{{ raise", "{{ '' if 1 else raise").replace(
+    "<{{ m.role }}>", "{% if loop.first or m.role != 'system' %}<{{ m.role }}>{% endif %}"
+)
+KEEPS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def rendered(folder, tmp_path, template, messages):
+    (tmp_path / "t.jinja").write_text(template)
+    return load_chat_template(folder, tmp_path / "t.jinja").render(messages)
+
+
+@pytest.mark.parametrize("template", [STRICT, LAST_WINS, KEEPS])
+def test_leading_system_messages_become_one(folder, tmp_path, template):
+    chat = [system("One."), system("Two.", "developer"), system(""), system("Three."), USER]
+    prompt = rendered(folder, tmp_path, template, chat)
+    assert prompt == f"<system>One.\n\nTwo.\n\nThree.<user>{USER['content']}"
+
+
+@pytest.mark.parametrize("template", [STRICT, LAST_WINS, IGNORES, WITHOUT_ROLE])
+def test_a_later_system_message_is_folded_if_the_template_cannot_show_it(
+    folder, tmp_path, template
+):
+    def user(text):
+        return {"role": "user", "content": text}
+
+    def prompt(*more):
+        return rendered(folder, tmp_path, template, [system("Help."), user("hi"), *more])
+
+    answer, late = {"role": "assistant", "content": "yes"}, system("Be brief.", "developer")
+    tool = {"role": "tool", "content": "12"}
+    assert prompt(late) == "<system>Help.<user>hi\n\nBe brief."
+    assert prompt(late, answer) == "<system>Help.<user>hi\n\nBe brief.<assistant>yes"
+    assert prompt(answer, late, user("so")) == (
+        "<system>Help.<user>hi<assistant>yes<user>Be brief.\n\nso"
+    )
+    assert prompt(answer, late, late, answer) == (
+        "<system>Help.<user>hi<assistant>yes<user>Be brief.\n\nBe brief.<assistant>yes"
+    )
+    assert prompt(answer, tool, late) == "<system>Help.<user>hi<assistant>yes<tool>12\n\nBe brief."
+    assert prompt(answer, late, tool) == "<system>Help.<user>hi<assistant>yes<tool>Be brief.\n\n12"
+    assert prompt(answer, late) == "<system>Help.<user>hi<assistant>yes<user>Be brief."
+
+
+def test_a_later_system_message_stays_in_its_place_if_the_template_shows_it(folder, tmp_path):
+    chat = [system("Help."), USER, ASSISTANT, system("Be brief.", "developer"), system("Now.")]
+    prompt = rendered(folder, tmp_path, KEEPS, chat)
+    assert prompt.endswith(f"{ASSISTANT['content']}<system>Be brief.<system>Now.")
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+def test_every_template_that_accepts_a_chat_accepts_a_later_system_message(folder, template):
+    loaded = load_chat_template(folder, template)
+    try:
+        loaded.render([system("Help."), USER, ASSISTANT, USER])
+    except ChatTemplateError:
+        return
+    assert "Late." in loaded.render([system("Help."), USER, ASSISTANT, system("Late."), USER])
+
+
 @pytest.mark.parametrize(
     "template",
     [

@@ -181,6 +181,34 @@ async def test_an_empty_system_message_is_omitted(post, triton, system):
     assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
 
 
+async def test_the_hash_that_claude_code_adds_to_each_request_is_ignored(post, triton):
+    brief = {"type": "text", "text": "Be brief."}
+    hashed = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1f3a;"}
+    await post(PATH, HI | {"system": [brief]})
+    await post(PATH, HI | {"system": [hashed, brief], "mcp_servers": []})
+    assert triton.asked[0]["input_ids"] == triton.asked[1]["input_ids"]
+
+
+async def test_agents_may_send_system_messages_anywhere(post, triton, tmp_path):
+    (tmp_path / "strict.jinja").write_text(
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+        "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
+        "{{ m.role }}: {{ m.content }} {% endfor %}"
+    )
+    late = {"role": "system", "content": "Be brief."}
+    developer = late | {"role": "developer"}
+    for path, body in {
+        PATH: HI | {"system": "Help.", "messages": [USER, late]},
+        "/v1/responses": {"instructions": "Help.", "input": [USER, developer]},
+        "/v1/chat/completions": {
+            "messages": [{"role": "system", "content": "Help."}, USER, developer]
+        },
+    }.items():
+        response = await post(path, body, chat_template=tmp_path / "strict.jinja")
+        assert response.status_code == 200, response.text
+    assert len({tuple(asked["input_ids"]) for asked in triton.asked}) == 1
+
+
 async def test_a_final_assistant_message_is_continued(post, triton):
     begun = {"role": "assistant", "content": "Once upon"}
     await post(PATH, HI | {"messages": [USER, begun]})
