@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from os.path import commonprefix
+from itertools import takewhile
+from operator import eq
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -64,25 +65,25 @@ class ChatTemplate:
             system = {"role": "system"}
             messages = [m | system if m.get("role") == "developer" else m for m in messages]
         messages = _place_systems(messages, fold=not self._late_systems[source])
-        try:
-            return self._render(source, messages, variables)
-        except Exception as error:  # a template can raise anything
-            text = " ".join(str(error).split())
-            raise ChatTemplateError(f"the chat template rejects these messages: {text}") from error
+        return self._render(source, messages, variables)
 
     def _render(
         self, source: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] = {}
     ) -> str:
-        return self._compiled[source].render(
-            {
-                **self._special_tokens,
-                "tools": None,
-                "documents": None,
-                "add_generation_prompt": True,
-                **variables,
-                "messages": messages,
-            }
-        )
+        try:
+            return self._compiled[source].render(
+                {
+                    **self._special_tokens,
+                    "tools": None,
+                    "documents": None,
+                    "add_generation_prompt": True,
+                    **variables,
+                    "messages": messages,
+                }
+            )
+        except Exception as error:  # a template can raise anything
+            text = " ".join(str(error).split())
+            raise ChatTemplateError(f"the chat template rejects these messages: {text}") from error
 
     def _shows_late_systems(self, source: str) -> bool:
         """Return whether a system message after the first one becomes a turn in its place."""
@@ -92,12 +93,12 @@ class ChatTemplate:
         try:
             without = self._render(source, chat)
             prompts = [self._render(source, [*chat[:n], late, *chat[n:]]) for n in (3, 4)]
-        except Exception:  # a template can raise anything
+        except ChatTemplateError:
             return False
         for prompt in prompts:
-            shared = commonprefix([prompt, without])
-            added = prompt[len(shared) : len(prompt) - len(without) + len(shared)]
-            if not prompt.endswith(without[len(shared) :]) or late["content"] not in added:
+            shared = sum(1 for _ in takewhile(bool, map(eq, prompt, without)))
+            added = prompt[shared : len(prompt) - len(without) + shared]
+            if not prompt.endswith(without[shared:]) or late["content"] not in added:
                 return False
             if added.strip() == late["content"]:  # without a role
                 return False
@@ -123,13 +124,14 @@ def _place_systems(messages: Sequence[dict[str, Any]], *, fold: bool) -> list[di
                 placed[-1] = {**placed[-1], "content": _join([placed[-1], message])}
             else:
                 waiting.append(message)
-        else:
-            if waiting and role == "assistant":
+        elif role == "assistant":
+            if waiting:
                 placed.append({"role": "user", "content": _join(waiting)})
-            elif waiting:
-                message = {**message, "content": _join([*waiting, message])}
-            waiting = []
             placed.append(message)
+            waiting = []
+        else:
+            placed.append({**message, "content": _join([*waiting, message])})
+            waiting = []
     return [*placed, {"role": "user", "content": _join(waiting)}] if waiting else placed
 
 

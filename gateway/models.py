@@ -130,6 +130,8 @@ class ServedModels:
         limit, left = request.limit, self.max_model_len - length
         if left < 1 or (limit or 0) > left:
             needed = f"the prompt has {length}, which leaves no room for an answer"
+            if limit == 0:
+                needed = f"the prompt has {length}, and max_tokens 0 needs room for one token"
             if limit:
                 total = length + limit
                 needed = f"the request needs {total}: {length} for the prompt, {limit} new"

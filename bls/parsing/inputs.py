@@ -124,6 +124,8 @@ def reject_unknown(parameters: str) -> None:
     for key in json.loads(parameters or "{}"):
         if key in TRITON_PARAMETERS or key.startswith("triton_"):
             continue
+        if key in names:
+            raise BadRequest(f"input '{key}' must be a tensor; it was sent as a parameter")
         near = difflib.get_close_matches(key[:MAX_QUOTE_CHARS], names, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise BadRequest(f"input {quote(key)} isn't known{hint}")

@@ -61,7 +61,7 @@ class ToolCallParam(Strict):
         """
         plain = self.model_dump(exclude_none=True)
         try:
-            arguments = json.loads(self.function.arguments)
+            arguments = json.loads(self.function.arguments.strip() or "{}")
             fault = find_unreadable(arguments)
         except RecursionError:
             fault = TOO_DEEP
@@ -70,7 +70,7 @@ class ToolCallParam(Strict):
         if fault is not None:
             message, code = fault
             raise bad_request(message.format(path="messages"), param="messages", code=code)
-        plain["function"]["arguments"] = arguments
+        plain["function"]["arguments"] = {} if arguments is None else arguments
         return plain
 
 

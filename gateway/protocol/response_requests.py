@@ -53,7 +53,7 @@ class CallItem(Strict):
     type: Literal["function_call"]
     call_id: str
     name: str
-    arguments: str
+    arguments: str = "{}"
 
 
 class OutputItem(Strict):

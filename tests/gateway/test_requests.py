@@ -138,6 +138,9 @@ async def test_a_prompt_that_does_not_fit_is_rejected_with_openais_code(rejected
     assert error["code"] == "context_length_exceeded"
     assert error["param"] == "prompt"
     assert error["message"] == begin + "the prompt has 100, which leaves no room for an answer"
+    error = await rejected(prompt=[5] * 100, echo=True, max_tokens=0)
+    room = "the prompt has 100, and max_tokens 0 needs room for one token"
+    assert error["message"] == begin + room
 
 
 async def test_unsupported_fields_are_rejected(client):

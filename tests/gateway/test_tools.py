@@ -196,6 +196,14 @@ async def test_null_in_a_tool_call_means_that_the_field_is_missing(client):
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("arguments", ["", " \n", "null", "{}"])
+async def test_empty_tool_arguments_are_an_empty_object(client, arguments):
+    call = {"function": {"name": "add", "arguments": arguments}}
+    prompt = await prompt_of(client, messages=[USER, {"role": "assistant", "tool_calls": [call]}])
+    assert '{"name": "add", "arguments": {}}' in prompt
+
+
+@pytest.mark.anyio
 async def test_tool_arguments_that_are_not_json_stay_unchanged(client):
     call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{oops"}}
     prompt = await prompt_of(client, messages=[USER, {"role": "assistant", "tool_calls": [call]}])

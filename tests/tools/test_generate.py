@@ -103,9 +103,10 @@ def test_warnings_in_a_response_are_printed(monkeypatch, capsys):
     assert "\nwarning: uniqueItems is not enforced\n" in capsys.readouterr().err
 
 
-def test_a_schema_file_is_sent_unchanged(tmp_path, monkeypatch):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_schema_file_is_sent_unchanged(tmp_path, monkeypatch, encoding):
     schema = '{"type" : "object"}\n'
-    (tmp_path / "a.json").write_text(schema)
+    (tmp_path / "a.json").write_text(schema, encoding)
     sent = {
         entry.GUIDED_DECODING_GUIDE_TYPE: "json_schema",
         entry.GUIDED_DECODING_GUIDE: schema,

@@ -174,7 +174,7 @@ def _content(option: str, path: str | Path) -> str:
     """Return the text of the file that an option names."""
     try:
         raw = sys.stdin.buffer.read() if path == STANDARD_INPUT else Path(path).read_bytes()
-        return raw.decode()
+        return raw.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         where = "standard input" if path == STANDARD_INPUT else path
         reason = error.strerror if isinstance(error, OSError) else "it isn't UTF-8"

@@ -38,6 +38,7 @@ def test_the_size_limit_of_text_applies_to_the_longest_prompt():
     ("key", "hint"),
     [
         ("temprature", "input 'temprature' isn't known; did you mean 'temperature'?"),
+        ("max_tokens", "input 'max_tokens' must be a tensor; it was sent as a parameter"),
         ("zzzzzzzz", "input 'zzzzzzzz' isn't known"),
         ("a\\nb", "input 'a\\nb' isn't known"),
         ("z" * 40, f"input '{'z' * 40}' isn't known"),
