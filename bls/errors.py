@@ -122,3 +122,11 @@ class Cancelled(Exception):
 
 # The errors that end a request before its answer is complete.
 Failure: TypeAlias = ServingError | Cancelled
+
+
+class Abandoned(BaseException):
+    """The call of this thread was abandoned, so its result isn't needed. Only its thread ends."""
+
+
+class Interrupted(BaseException):
+    """The sequence of this thread was interrupted, so its result isn't needed."""

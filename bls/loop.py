@@ -1,8 +1,11 @@
-"""The decoding loop: propose, verify, accept, emit, until the answer is complete.
+"""The decoding loop: draft, verify, accept, cut, emit, plan, until the answer is complete.
 
-``Decoding.decode`` is a generator without I/O. It yields effects (`bls.effects`) and receives their
-results. Tests run it with scripted results, ``bls.triton`` with real engines. The target determines
-the output; the draft determines only how many tokens a target call emits.
+`Decoding.run` blocks its thread. It reaches the engines, the tokenizer and the client only through
+`LoopPorts`: with Triton in ``bls.triton``, scripted in tests. The target determines the output; the
+draft determines only how many tokens a target call emits.
+
+Until a round has its draft, only the drafter has changed. So if a draft call doesn't return, a new
+thread calls `draft_failed` and `run`, which begins the round again.
 
 Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding",
 arXiv:2211.17192; Chen et al., arXiv:2302.01318.
@@ -16,9 +19,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.drafters.drafter import DrafterContext, DraftSteps
+from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
-from tandem.bls.effects import (
+from tandem.bls.errors import EngineCallError
+from tandem.bls.exactness.seeds import output_depends_on_lengths, verification_seed
+from tandem.bls.guided.guidance import GRAMMAR, ByGuide, Guidance
+from tandem.bls.metrics.request_statistics import Round, Statistics
+from tandem.bls.plain_call_size import UNBOUNDED, PlainCallSize
+from tandem.bls.ports import (
     NO_DRAFT,
     NO_TOKENS,
     Chunk,
@@ -27,16 +35,9 @@ from tandem.bls.effects import (
     EngineResult,
     FinishReason,
     KvBlocks,
+    LoopPorts,
     PromptLogProbs,
-    StartAhead,
-    Steps,
-    StepsAhead,
 )
-from tandem.bls.errors import EngineCallError
-from tandem.bls.exactness.seeds import output_depends_on_lengths, verification_seed
-from tandem.bls.guided.guidance import GRAMMAR, ByGuide, Guidance
-from tandem.bls.metrics.request_statistics import Round, Statistics
-from tandem.bls.plain_call_size import UNBOUNDED, PlainCallSize
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.text.detokenizer import IncrementalDetokenizer
@@ -76,72 +77,152 @@ class Decoding:
         )
         self.statistics.guide = self._guidance.statistics
         self._clock = clock  # seconds
-        self._text = IncrementalDetokenizer(request, each_round=request.needs_text_each_round)
+        self._text = IncrementalDetokenizer(request)
         self._plain_call_size = PlainCallSize(
-            steady=request.stream or request.needs_text_each_round,
+            steady=request.stream or bool(request.stop_strings),
             in_engine=request.drafter_kind.in_engine,
             use_timings=not output_depends_on_lengths(request, settings),
         )
         self._plain_tokens_due = 0  # tokens to decode before the drafter is called again
         self._reusable_tokens = 0
 
-    def decode(self) -> Steps:
-        """Yield effects until the answer is complete."""
-        if self._guidance.begins_forced:
-            yield from self._emit(EngineResult(NO_TOKENS), plain_details(0, 0), None)
+    def run(self, ports: LoopPorts) -> None:
+        """Decode until the answer is complete."""
         while self.finish_reason is None:
-            began = self._clock()
-            draft = yield from self._propose()
-            if len(draft):
-                yield from self._round(draft, began)
-            else:
-                yield from self._plain_call()
+            self.round(ports)
 
-    def _propose(self) -> DraftSteps:
-        """Return the draft of the next round. If it is empty, the target decodes alone."""
-        if self._plain_tokens_due or not self._drafter.can_draft(self.sequence):
-            return NO_DRAFT
+    def draft_failed(self, error: EngineCallError) -> None:
+        """Count the failure of a draft call. The next round decodes without that draft."""
+        self.statistics.num_drafter_failures += 1
+        self._drafter.failed(error)
+
+    def round(self, ports: LoopPorts) -> None:  # noqa: C901, PLR0912, PLR0915  read it as a whole
+        """Draft, verify, accept, cut, emit, and plan the next round."""
+        request, sequence, statistics = self.request, self.sequence, self.statistics
+        guidance, drafter = self._guidance, self._drafter
+        begins_forced = not sequence.num_output_tokens and guidance.begins_forced
+        began = self._clock()
+
+        # Draft: forced tokens of the guide, a branch that was drafted ahead, or new tokens. Forced
+        # tokens at the beginning of an answer need no engine.
         draft = NO_DRAFT
-        limit = self.sequence.draft_limit()
-        if limit >= 1:
-            draft = self._guidance.forced_draft(limit)
-            try:
-                if not len(draft):
-                    draft = yield from self._drafter.propose(self.sequence, limit)
-            except EngineCallError as error:
-                self.statistics.num_drafter_failures += 1
-                self._drafter.failed(error)
-        if not len(draft):
-            self._plain_tokens_due = draft.plain_tokens
-        return draft
+        if not (begins_forced or self._plain_tokens_due) and drafter.can_draft(sequence):
+            limit = sequence.draft_limit()
+            if limit >= 1:
+                draft = guidance.forced_draft(limit)
+                try:
+                    draft = draft or drafter.propose(sequence, limit, ports)
+                except EngineCallError as error:
+                    self.draft_failed(error)
+            self._plain_tokens_due = 0 if draft else draft.plain_tokens
 
-    def _round(self, proposed: Draft, began: float) -> Steps:
-        """Verify a draft, count the accepted tokens, and emit the new tokens.
+        # Verify, while the draft engine drafts ahead. Without a draft, the target decodes alone. A
+        # call with a draft has no end id: an engine that stops at an end id leaves it out of its
+        # result, so an accepted EOS would look like a rejected draft token.
+        if begins_forced:
+            wanted, result = 0, EngineResult(NO_TOKENS)
+        elif draft:
+            legal = guidance.legal_prefix(draft)
+            statistics.ahead.num_calls += drafter.draft_ahead(sequence, legal, ports)
+            wanted = len(legal) + 1
+            result = guidance.call_target(self._target_call(wanted, draft=legal), ports.call)
+        else:
+            began, wanted = self._clock(), self._plain_tokens()
+            call = self._target_call(wanted, end_ids=request.end_ids)
+            result = guidance.call_target(call, ports.call)
 
-        We don't pass an end id here. An engine that stops on EOS leaves it out of its result, so we
-        couldn't tell an accepted EOS from a rejected draft token.
+        # Accept. An engine that stops early without a draft has found an EOS and dropped it.
+        tokens, count = result.tokens, len(result.tokens)
+        eos = sequence.find_eos(tokens)
+        eos_dropped, num_accepted = False, 0
+        if draft:
+            num_accepted = self._accept(legal, result, eos)
+            details = round_details(statistics.num_rounds, count, num_accepted, len(draft))
+        else:
+            eos_dropped = count < wanted and eos is None and not guidance.cuts_results
+            details = self._accept_plain(result, eos, eos_dropped=eos_dropped)
+
+        # Cut at an EOS, at max_tokens, and at a token that the guide doesn't allow. Forced tokens
+        # of the guide follow. A stop string ends all of it.
+        ended = eos_dropped or eos is not None
+        tokens = tokens[:eos][: sequence.tokens_left]
+        left = 0 if ended else sequence.tokens_left - len(tokens)
+        kept, forced = guidance.follow(tokens, left)
+        tokens = tokens[:kept]
+        if len(forced):
+            tokens = np.concatenate((tokens, forced))
+            added = unverified_details(statistics.num_rounds, len(forced), "forced")
+            details = join_details([details.first(kept), added])
+        text, kept, lengths = self._text.extend(tokens, ports.decode)
+        tokens = tokens[:kept]
+
+        # Emit.
+        details = details.first(kept)._replace(text_lengths=lengths)
+        if request.return_log_probs:
+            details = details.with_log_probs(result.log_probs, result.top)
+        self._keep_extras(result, kept)
+        sequence.append(tokens)
+        stopped = ended or self._text.stop_string or guidance.complete
+        if stopped or not sequence.tokens_left:
+            text += self._text.finish(sequence.output, ports.decode)
+            # The rest of the text may have completed a stop string.
+            self.finish_reason = "stop" if stopped or self._text.stop_string else "length"
+            statistics.stop_string = self._text.stop_string or None
+            drafter.completed(sequence)
+        ports.send(Chunk(tokens, text, self.finish_reason, statistics.totals, details))
+
+        # Plan the next round from what this one took.
+        seconds = self._clock() - began
+        if draft and draft.drafter != GRAMMAR:
+            drafter.verified(draft, num_accepted, seconds)
+        elif wanted and not draft:
+            drafter.observe_plain_call(count, seconds)
+
+    def _plain_tokens(self) -> int:
+        """Return the number of tokens to decode with the target alone: as many as bounds allow.
+
+        A single streaming call for the whole answer would be cheaper. But Triton's Python backend
+        deadlocks a model that receives two streams (see ``bls.triton.engine_calls.calls``).
         """
-        draft = self._guidance.legal_prefix(proposed)
-        ahead = self._drafter.draft_ahead(self.sequence, draft)
-        if ahead is not None:
-            yield StartAhead(self._counted(ahead))
-        call = self._target_call(len(draft) + 1, end_ids=(), draft=draft)
-        result = yield from self._guidance.call_target(call)
-        eos_index = self.sequence.find_eos(result.tokens)
-        self._check_verification(draft, result)
-        accepted = self._count_round(draft, result, eos_index)
-        rounds, count = self.statistics.num_rounds, len(result.tokens)
-        details = round_details(rounds, count, accepted, len(proposed))
-        yield from self._emit(result, details, eos_index)
-        if proposed.drafter != GRAMMAR:
-            self._drafter.verified(proposed, accepted, self._clock() - began)
+        return min(
+            self.sequence.tokens_left,
+            self._plain_call_size.tokens,  # so that chunks and stop strings aren't late
+            self._guidance.max_plain_tokens,
+            self._plain_tokens_due or UNBOUNDED,  # then the drafter tries again
+            self.sequence.min_tokens_left or UNBOUNDED,  # then end ids are no longer banned
+        )
 
-    def _counted(self, ahead: StepsAhead) -> StepsAhead:
-        """Run the steps and count them when they begin. They never begin if no thread is free."""
-        self.statistics.ahead.num_calls += 1
-        return (yield from ahead)
+    def _target_call(
+        self, max_new_tokens: int, *, end_ids: tuple[int, ...] = (), draft: Draft = NO_DRAFT
+    ) -> EngineCall:
+        """Return a target call that stops at any of ``end_ids``.
 
-    def _check_verification(self, draft: Draft, result: EngineResult) -> None:
+        An engine takes one end id, which its result excludes. The rest are sent as stop ids.
+        """
+        below_min = self.sequence.min_tokens_left > 0
+        context = self.sequence.context
+        return EngineCall(
+            engine="target",
+            context=context,
+            max_new_tokens=max_new_tokens,
+            seed=verification_seed(
+                self.request.sampling.seed,
+                len(context),
+                keyed=self._settings.target.capabilities.keyed_randomness,
+            ),
+            draft=draft,
+            end_id=end_ids[0] if end_ids else None,
+            stop_ids=() if below_min else end_ids[1:],
+            ban_end_ids=below_min,
+            wants_logits=self.request.return_generation_logits,
+            in_engine=self.request.drafter_kind.in_engine,
+        )
+
+    def _accept(self, draft: Draft, result: EngineResult, eos: int | None) -> int:
+        """Count a round; return the number of accepted tokens, which precede the result's last one.
+
+        eos: index of the first end of sequence in the result, or None.
+        """
         count = len(result.tokens)
         if not 1 <= count <= len(draft) + 1:
             raise EngineCallError(
@@ -149,14 +230,7 @@ class Decoding:
                 f"after {len(draft)} draft tokens it must return between 1 and {len(draft) + 1} "
                 f"tokens; got {count}",
             )
-
-    def _count_round(self, draft: Draft, result: EngineResult, eos_index: int | None) -> int:
-        """Count a round; return the number of accepted tokens, which precede the result's last one.
-
-        eos_index: index of the first end of sequence in the result, or None.
-        """
-        count = len(result.tokens)
-        accepted = count - 1 if eos_index is None else min(count - 1, eos_index + 1)
+        accepted = count - 1 if eos is None else min(count - 1, eos + 1)
         self.statistics.add(
             Round(
                 num_draft_tokens=len(draft),
@@ -182,126 +256,29 @@ class Decoding:
             self.statistics.num_unverified_draft_tokens += len(draft) - last
         return accepted
 
-    def _plain_call(self) -> Steps:
-        """Decode tokens with the target alone: as many as all bounds allow.
-
-        A single streaming call for the whole answer would be cheaper. But Triton's Python backend
-        deadlocks a model that receives two streams (see ``bls.triton.engine_calls.calls``).
-        """
-        bounds = (
-            self.sequence.tokens_left,
-            self._plain_call_size.tokens,  # so that chunks and stop strings aren't late
-            self._guidance.max_plain_tokens,
-            self._plain_tokens_due or UNBOUNDED,  # then the drafter tries again
-            self.sequence.min_tokens_left or UNBOUNDED,  # then end ids are no longer banned
-        )
-        wanted = min(bounds)
-        began = self._clock()
-        call = self._target_call(wanted, end_ids=self.request.end_ids)
-        result = yield from self._guidance.call_target(call)
-        count = len(result.tokens)
-        self._plain_tokens_due = max(0, self._plain_tokens_due - count)
-        self._plain_call_size.adapt(count, result.seconds)
-        eos_index = self.sequence.find_eos(result.tokens)
-        stopped_early = count < wanted and not self._guidance.cuts_results
-        eos_dropped = stopped_early and eos_index is None
-        details = self._count_plain_tokens(result, eos_index, eos_dropped=eos_dropped)
-        yield from self._emit(result, details, eos_index, eos_dropped=eos_dropped)
-        self._drafter.observe_plain_call(count, self._clock() - began)
-
-    def _count_plain_tokens(
-        self, result: EngineResult, eos_index: int | None, *, eos_dropped: bool
+    def _accept_plain(
+        self, result: EngineResult, eos: int | None, *, eos_dropped: bool
     ) -> TokenDetails:
-        """Count the tokens of a plain call, up to EOS.
+        """Count the tokens of a plain call, up to EOS, and return their details.
 
-        If the engine drafts internally, count its rounds instead.
-
-        eos_dropped: whether the engine stopped on EOS and left it out of its result.
+        If the engine drafts internally, count its rounds instead. eos_dropped: whether the engine
+        stopped on EOS and left it out of its result.
         """
         rounds, count = self.statistics.num_rounds, len(result.tokens)
+        self._plain_tokens_due = max(0, self._plain_tokens_due - count)
+        self._plain_call_size.adapt(count, result.seconds)
         if result.num_draft_tokens:
             self.statistics.add_engine_drafts(
                 count + eos_dropped, result.num_draft_tokens, result.num_accepted_tokens
             )
             self.statistics.target_seconds += result.engine_seconds
             return unverified_details(self.statistics.num_rounds, count, "unknown")
-        kept = len(result.tokens[:eos_index])
+        kept = len(result.tokens[:eos])
         if kept:
             self.statistics.add(Round(num_plain_tokens=kept, target_seconds=result.engine_seconds))
         else:
             self.statistics.target_seconds += result.engine_seconds
         return plain_details(rounds, count)
-
-    def _target_call(
-        self, max_new_tokens: int, *, end_ids: tuple[int, ...], draft: Draft = NO_DRAFT
-    ) -> EngineCall:
-        """Return a target call that stops at any of ``end_ids``.
-
-        An engine takes one end id, which its result excludes. The rest are sent as stop ids.
-        """
-        below_min = self.sequence.min_tokens_left > 0
-        context = self.sequence.context
-        return EngineCall(
-            engine="target",
-            context=context,
-            max_new_tokens=max_new_tokens,
-            seed=verification_seed(
-                self.request.sampling.seed,
-                len(context),
-                keyed=self._settings.target.capabilities.keyed_randomness,
-            ),
-            draft=draft,
-            end_id=end_ids[0] if end_ids else None,
-            stop_ids=() if below_min else end_ids[1:],
-            ban_end_ids=below_min,
-            wants_logits=self.request.return_generation_logits,
-            in_engine=self.request.drafter_kind.in_engine,
-        )
-
-    def _emit(
-        self,
-        result: EngineResult,
-        details: TokenDetails,
-        eos_index: int | None,
-        *,
-        eos_dropped: bool = False,
-    ) -> Steps:
-        """Append and emit a result's tokens.
-
-        They are cut, in this order, at an end of sequence, at ``max_tokens``, and at a token that
-        the guide doesn't allow. Forced tokens of the guide follow. A stop string cuts all of it.
-
-        details: details of the result's tokens. eos_index: index of the first end of sequence in
-        the result, or None. eos_dropped: whether the engine stopped on EOS and left it out of its
-        result.
-        """
-        ended = eos_dropped or eos_index is not None
-        tokens = result.tokens[:eos_index][: self.sequence.tokens_left]
-        left = 0 if ended else self.sequence.tokens_left - len(tokens)
-        count, forced = self._guidance.follow(tokens, left)
-        tokens = tokens[:count]
-        if len(forced):
-            added = unverified_details(self.statistics.num_rounds, len(forced), "forced")
-            tokens, details = (
-                np.concatenate((tokens, forced)),
-                join_details([details.first(count), added]),
-            )
-        text, cut, lengths = yield from self._text.extend(tokens)
-        tokens = tokens[:cut]
-        details = details.first(len(tokens))._replace(text_lengths=lengths)
-        if self.request.return_log_probs:
-            details = details.with_log_probs(result.log_probs, result.top)
-        self._keep_extras(result, len(tokens))
-        self.sequence.append(tokens)
-        stopped = ended or self._text.stop_string or self._guidance.complete
-        if stopped or self.sequence.tokens_left == 0:
-            if not self.request.detokenizes_off_path:
-                text += yield from self._text.finish(self.sequence.output)
-            # The rest of the text may have completed a stop string.
-            self.finish_reason = "stop" if stopped or self._text.stop_string else "length"
-            self.statistics.stop_string = self._text.stop_string or None
-            self._drafter.completed(self.sequence)
-        yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
     def _keep_extras(self, result: EngineResult, count: int) -> None:
         """Store a result's logits, prompt details and KV block counts.

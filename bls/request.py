@@ -108,13 +108,3 @@ class Request(Options):
         if self.drafter_kind.only_looks_up or not self.drafter_kind.drafts_in_loop:
             return 0
         return self.max_draft_len if self.draft_len == AUTO else self.draft_len
-
-    @cached_property
-    def needs_text_each_round(self) -> bool:
-        """Whether each round needs its text, because a stop string may end the answer."""
-        return bool(self.stop_strings)
-
-    @cached_property
-    def detokenizes_off_path(self) -> bool:
-        """Whether the client wants text per round, and rounds needn't wait for it."""
-        return (self.stream or self.return_text_lengths) and not self.needs_text_each_round

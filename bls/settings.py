@@ -102,7 +102,9 @@ class LoopSettings(RequestLimits):
     preprocessing_model: str
     postprocessing_model: str
 
-    tokenizer_dir: str = "tokenizer"  # folder next to model.py, for guides and translated drafts
+    tokenizer_dir: str = "tokenizer"  # folder next to model.py
+    skip_special_tokens: bool = True  # leave them out of the text
+    detokenize_in_loop: bool = True  # if not, rounds call the postprocessing model
     draft_tokenizer: DraftTokenizer | None = None  # None: the engines share a vocabulary
     end_ids: tuple[int, ...] = ()  # end-of-sequence ids; engines get the first one as end_id
     engines_share_device: bool = False  # if so, they slow each other down

@@ -10,7 +10,7 @@ from tandem.bls.draft_ahead.cost_model import FIRST_PLAN, UNLIMITED, AheadPlan, 
 from tandem.bls.draft_length.arms import MEMORY, Acceptance
 from tandem.bls.draft_length.costs import LinearCost
 from tandem.bls.drafters.registry import DRAFT_MODEL
-from tandem.bls.effects import Draft, DraftLogits, EngineResult
+from tandem.bls.ports import Draft, DraftLogits, EngineResult
 from tandem.bls.settings import LoopSettings
 
 ALL_BRANCHES = 128  # branches of all sequences; each sequence gets at least `BUDGETS[0]`

@@ -14,29 +14,29 @@ arXiv:2408.11850.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.cost_model import UNLIMITED, AheadPlan, split
 from tandem.bls.drafters.registry import DRAFT_MODEL
-from tandem.bls.effects import (
+from tandem.bls.errors import EngineCallError
+from tandem.bls.exactness.seeds import output_depends_on_lengths
+from tandem.bls.ports import (
     NO_DRAFT,
     NO_TOKENS,
-    AwaitAhead,
     BranchDraft,
     Branching,
     Draft,
     DraftLogits,
     EngineCall,
     EngineResult,
-    StepsAhead,
+    Engines,
 )
-from tandem.bls.exactness.seeds import output_depends_on_lengths
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -120,11 +120,12 @@ class DraftAhead:
 
     def __init__(self, planner: AheadPlanner, *, max_tokens: int = UNLIMITED, always: bool) -> None:
         self.planner = planner
-        self._longest = 0  # tokens per branch of the last call
         self._max_tokens = max_tokens
         self._always = always
         self._rounds = 0
-        self._logits: Future[DraftLogits] | None = None  # of the branches that are being drafted
+        # The branches that are being drafted: the call's result, the maximum length of a branch,
+        # the length of the call's context, and the draft that is being verified.
+        self._drafting: tuple[Future[EngineResult], int, int, TokenIds] | None = None
 
     def plan(self, longest: int) -> AheadPlan | None:
         """Return a plan for branches of at most ``longest`` tokens (>= 1), or None.
@@ -135,49 +136,71 @@ class DraftAhead:
         return self.planner.plan(longest, self._max_tokens, always=self._always)
 
     def start(
-        self, sequence: Sequence, draft: Draft, plan: AheadPlan, call: EngineCall, room: int
-    ) -> StepsAhead | None:
-        """Return steps that draft branches during the verification of ``draft``, or None.
+        self,
+        sequence: Sequence,
+        draft: Draft,
+        plan: AheadPlan,
+        call: EngineCall,
+        *,
+        room: int,
+        engines: Engines,
+    ) -> bool:
+        """Start drafting branches for the outcomes of the verification of ``draft``.
 
-        call: draft engine call for the context before the draft. room: see `plan_branches`.
+        Returns whether a call began. call: draft engine call for the context before the draft.
+        room: see `plan_branches`.
         """
         acceptance = self.planner.acceptance(draft.drafter)
         branching = plan_branches(sequence, draft.tokens, plan, room, acceptance)
         if branching is None:
-            return None
-        self._logits = logits = Future[DraftLogits]()
-        self._longest = longest = max(branching.lengths)
-
-        def steps() -> StepsAhead:
-            result = yield call._replace(
-                max_new_tokens=longest,
-                draft=draft,
-                branching=branching,
-                unread_logits=self.planner.next_unread_logits(),
+            return False
+        longest, unread = max(branching.lengths), self.planner.next_unread_logits()
+        future = engines.call_ahead(
+            call._replace(
+                max_new_tokens=longest, draft=draft, branching=branching, unread_logits=unread
             )
-            logits.set_result(result.draft_logits)
-            self.planner.record_branch_time(result, longest, sum(branching.counts))
-            return index_by_outcome(len(call.context), draft.tokens, result)
+        )
+        if future is None:
+            if unread is not None:
+                self.planner.unread_logits.append(unread)
+            return False
 
-        return steps()
+        def record(ended: Future[EngineResult]) -> None:
+            if ended.exception() is None:
+                count = sum(branching.counts)
+                self.planner.record_branch_time(ended.result(), longest, count)
+
+        future.add_done_callback(record)
+        self._drafting = future, longest, len(call.context), draft.tokens
+        return True
 
     def branch(
-        self, sequence: Sequence, verifiable: Callable[[TokenIds], TokenIds]
-    ) -> Generator[AwaitAhead, Any, Draft]:
+        self, sequence: Sequence, verifiable: Callable[[TokenIds], TokenIds], engines: Engines
+    ) -> Draft:
         """Wait for the branches, at most as long as a new draft would take.
 
         Returns the branch for exactly this sequence, or an empty draft. verifiable: function that
         cuts drafted tokens to those that the target can verify in this round.
         """
-        if self._logits is None:
+        if self._drafting is None:
             return NO_DRAFT
-        branches: BranchesAhead | None = yield AwaitAhead(self.planner.seconds(self._longest))
-        branch = None if branches is None else branches.after(sequence)
-        tokens = NO_TOKENS if branch is None else verifiable(branch.tokens)
-        if branches is None or branch is None or not len(tokens):
+        future, longest, start, drafted = self._drafting
+        try:
+            result = future.result(self.planner.seconds(longest))
+        except futures.TimeoutError:  # not the built-in one before Python 3.11
+            engines.stop_ahead()
             self.give_up()
-            return Draft(num_branches=len(branches or ()))
-        self._logits = None
+            return NO_DRAFT
+        except EngineCallError:
+            self._drafting = None
+            raise
+        branches = index_by_outcome(start, drafted, result)
+        branch = branches.after(sequence)
+        tokens = NO_TOKENS if branch is None else verifiable(branch.tokens)
+        if branch is None or not len(tokens):
+            self.give_up()
+            return Draft(num_branches=len(branches))
+        self._drafting = None
         return Draft(
             tokens,
             branches.logits,
@@ -194,13 +217,13 @@ class DraftAhead:
         Their logits stay in the draft engine's shared memory until a draft call returns the handle.
         """
 
-        def return_unread(logits: Future[DraftLogits]) -> None:
-            if logits.result() is not None:
-                self.planner.unread_logits.append(logits.result())
+        def return_unread(ended: Future[EngineResult]) -> None:
+            if ended.exception() is None and ended.result().draft_logits is not None:
+                self.planner.unread_logits.append(ended.result().draft_logits)
 
-        if self._logits is not None:
-            self._logits.add_done_callback(return_unread)
-            self._logits = None
+        if self._drafting is not None:
+            self._drafting[0].add_done_callback(return_unread)
+            self._drafting = None
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Record a round. The duration of the first one is ignored: it includes the prefill."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.effects import Draft
+from tandem.bls.ports import Draft
 
 Floats = NDArray[np.float64]
 

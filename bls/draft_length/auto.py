@@ -31,7 +31,7 @@ from tandem.bls.draft_length.arms import (
 )
 from tandem.bls.draft_length.costs import LoadCosts
 from tandem.bls.draft_length.experiments import Mode
-from tandem.bls.effects import Draft, DraftPlan
+from tandem.bls.ports import Draft, DraftPlan
 
 FIRST_TOKENS = 8  # draft length before anything is known
 MIN_LAST_ACCEPTANCE = 0.1  # the last token of a branch is accepted with at least this probability

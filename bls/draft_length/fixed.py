@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tandem.bls.effects import Draft, DraftPlan
 from tandem.bls.exactness.seeds import output_depends_on_lengths
+from tandem.bls.ports import Draft, DraftPlan
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO, LoopSettings
 

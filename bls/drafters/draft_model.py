@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Protocol
 
 from tandem.bls.draft_ahead.branches import DraftAhead, make_draft_ahead
 from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.fixed import FixedLength, fixed_length
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, DraftSteps
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
 from tandem.bls.drafters.registry import DRAFT_MODEL
-from tandem.bls.effects import (
-    NO_DRAFT,
-    NO_TOKENS,
-    AwaitAhead,
-    Draft,
-    EngineCall,
-    StepsAhead,
-)
 from tandem.bls.errors import EngineCallError, RejectedByEngine
 from tandem.bls.exactness.seeds import proposal_seed
+from tandem.bls.ports import (
+    NO_DRAFT,
+    NO_TOKENS,
+    Draft,
+    EngineCall,
+    Engines,
+)
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import EngineSettings
@@ -103,25 +101,26 @@ class DraftModel(Drafter):
         else:
             self._health.failed(error)
 
-    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
+    def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:
         """Return a branch that was drafted ahead, or call the draft engine.
 
         The call has stop ids instead of an end id. Engines keep a stop id in the result but drop an
         end id, and the target couldn't verify a dropped token.
         """
         longest = min(limit, self._engine.max_seq_len - len(self._vocabulary.context(sequence)))
-        branch = yield from self._branch(sequence, longest)
+        branch = self._branch(sequence, longest, engines)
         if len(branch):
             return branch
         plan = self.length.plan(longest)
         if not plan.num_tokens:
             return Draft(plain_tokens=plan.plain_tokens)
-        result = yield self._call(sequence)._replace(
+        call = self._call(sequence)._replace(
             max_new_tokens=plan.num_tokens,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
             unread_logits=self._ahead.planner.next_unread_logits() if self._ahead else None,
         )
+        result = engines.call(call)
         if sequence.request.use_draft_logits and result.draft_logits is None:
             raise RejectedByEngine(
                 self._engine.model, "generation_logits are missing from its response"
@@ -136,35 +135,36 @@ class DraftModel(Drafter):
             num_branches=branch.num_branches,
         )
 
-    def _branch(self, sequence: Sequence, limit: int) -> Generator[AwaitAhead, Any, Draft]:
+    def _branch(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:
         """Return the branch for this context, or an empty draft."""
         if self._ahead is None:
             return NO_DRAFT
         try:
-            return (
-                yield from self._ahead.branch(
-                    sequence, lambda drafted: self._vocabulary.verifiable(sequence, drafted, limit)
-                )
+            return self._ahead.branch(
+                sequence,
+                lambda drafted: self._vocabulary.verifiable(sequence, drafted, limit),
+                engines,
             )
         except RejectedByEngine as error:
             self._health.rejected(error, "drafting ahead")
             self._ahead = None  # the engine would reject further calls too
             return NO_DRAFT
 
-    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
-        """Return steps that draft branches for the likely outcomes of verifying ``draft``.
+    def draft_ahead(self, sequence: Sequence, draft: Draft, engines: Engines) -> bool:
+        """Draft branches for the likely outcomes of verifying ``draft``.
 
         Any drafter may have proposed it, such as prompt lookup.
         """
         if self._ahead is None:
-            return None
+            return False
         plan = self._ahead.plan(self.length.length_ahead)
         if plan is None or not self.can_draft(sequence) or not self.length.allows_drafts():
-            return None
+            return False
         if (draft.tokens >= self._engine.vocab_size).any():
-            return None
+            return False
         room = self._engine.max_seq_len - len(sequence)
-        return self._ahead.start(sequence, draft, plan, self._call(sequence), room)
+        call = self._call(sequence)
+        return self._ahead.start(sequence, draft, plan, call, room=room, engines=engines)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         if self._ahead is not None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.auto import DraftPlanner
-from tandem.bls.effects import AwaitAhead, Draft, EngineCall, StepsAhead
 from tandem.bls.errors import EngineCallError
+from tandem.bls.ports import Draft, Engines
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.lookup.pools import LookupPools
 
 if TYPE_CHECKING:
     from tandem.bls.drafters.translation import Translator  # imports a large library
-
-DraftSteps: TypeAlias = Generator[EngineCall | AwaitAhead, Any, Draft]
 
 
 class DrafterHealth(Protocol):
@@ -59,17 +56,16 @@ class Drafter:
         """Return whether to call ``propose`` now. If not, the target decodes alone."""
         return True
 
-    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
+    def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:
         """Propose at most ``limit`` tokens (>= 1). If there are none, the target decodes alone."""
         raise NotImplementedError
 
-    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:  # noqa: ARG002
-        """Return steps to run while ``draft`` is verified, or None if drafting ahead doesn't pay.
+    def draft_ahead(self, sequence: Sequence, draft: Draft, engines: Engines) -> bool:  # noqa: ARG002
+        """Start drafting what may follow ``draft`` during its verification, if that pays.
 
-        The steps may run on another thread, so they must not read state that the loop changes
-        during the verification.
+        Returns whether a call began.
         """
-        return None
+        return False
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Learn how many tokens of a draft were accepted, and how long the round took."""

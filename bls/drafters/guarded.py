@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, DraftSteps
+from tandem.bls.drafters.drafter import Drafter, DrafterContext
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
 from tandem.bls.drafters.registry import BASELINE, COPIED_FROM, DRAFTERS, DrafterKind
-from tandem.bls.effects import NO_DRAFT, Draft, EngineCall
-from tandem.bls.errors import Cancelled, EngineCallError, RejectedByEngine, ServingError
+from tandem.bls.errors import (
+    Abandoned,
+    Cancelled,
+    EngineCallError,
+    Interrupted,
+    RejectedByEngine,
+    ServingError,
+)
 from tandem.bls.metrics.request_statistics import Statistics
+from tandem.bls.ports import NO_DRAFT, Draft, EngineCall, EngineResult, Engines
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 
@@ -26,6 +32,26 @@ DRAFT = "draft"  # the only engine that a drafter may call
 
 class DrafterFailed(Exception):
     """A custom drafter raised, or proposed a draft that the target can't verify."""
+
+
+class DraftModelPaused(Exception):
+    """The draft model may not be called now."""
+
+
+class CheckedEngines(NamedTuple):
+    """The engines of a custom drafter, which may only call the draft model."""
+
+    drafter: GuardedDrafter
+    engines: Engines
+
+    def call(self, call: EngineCall) -> EngineResult:
+        return self.engines.call(self.drafter.checked_call(call))
+
+    def call_ahead(self, call: EngineCall) -> None:
+        """Start nothing, because a custom drafter doesn't draft ahead."""
+
+    def stop_ahead(self) -> None:
+        """Do nothing."""
 
 
 class GuardedDrafter(Drafter):
@@ -56,13 +82,17 @@ class GuardedDrafter(Drafter):
     def can_draft(self, sequence: Sequence) -> bool:
         return self._call(lambda: bool(self._drafter.can_draft(sequence)), default=False)
 
-    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
-        """Return the drafter's proposal, or an empty draft if the target can't verify it."""
+    def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:
+        """Return the drafter's proposal, or an empty draft if the target can't verify it.
+
+        If the draft model may not be called, the proposal ends with an empty draft.
+        """
         try:
             with self._convert_errors():
-                steps = self._drafter.propose(sequence, limit)
-                draft = yield from self._forward_calls(steps)
+                draft = self._drafter.propose(sequence, limit, CheckedEngines(self, engines))
                 return self._checked(draft, sequence, limit)
+        except DraftModelPaused:
+            return NO_DRAFT
         except DrafterFailed as error:
             self._give_up(error)
             return NO_DRAFT
@@ -102,58 +132,39 @@ class GuardedDrafter(Drafter):
         """Convert errors raised by the drafter's code into DrafterFailed."""
         try:
             yield
-        except (DrafterFailed, ServingError, Cancelled, GeneratorExit):
+        except (DrafterFailed, DraftModelPaused, ServingError, Cancelled, Abandoned, Interrupted):
             raise
         except BaseException as error:  # a panic in a Rust library isn't an Exception
             raise self._failure(described(error)) from error
 
-    def _forward_calls(self, steps: DraftSteps) -> DraftSteps:
-        """Forward the calls to the draft model that steps yield. Reject all other effects.
-
-        If the draft model may not be called, the proposal ends with an empty draft.
-        """
-        resume: Callable[[], Any] = partial(next, steps)
-        while True:
-            try:
-                effect = resume()
-            except StopIteration as returned:
-                draft: Draft = returned.value
-                return draft
-            call = self._checked_effect(effect)
-            if not self._health.available:
-                return NO_DRAFT
-            try:
-                resume = partial(steps.send, (yield call))
-            except (ServingError, Cancelled) as error:
-                resume = partial(steps.throw, error)
-
-    def _checked_effect(self, effect: Any) -> EngineCall:
+    def checked_call(self, call: Any) -> EngineCall:
         """Return a valid draft engine call; raise DrafterFailed for anything else."""
         if not self._kind.samples_from_draft_model:
             raise self._failure("it calls an engine; set samples_from_draft_model in its DRAFTER")
-        if not isinstance(effect, EngineCall):
-            what = type(effect).__name__
-            raise self._failure(f"it may only yield calls to the draft model; got {what}")
-        if effect.engine != DRAFT:
-            raise self._failure(f"it may only call the {DRAFT} engine; got {effect.engine}")
-        if not (_is_row(effect.context) and isinstance(effect.max_new_tokens, int)):
+        if not isinstance(call, EngineCall):
+            what = type(call).__name__
+            raise self._failure(f"it may only make calls to the draft model; got {what}")
+        if call.engine != DRAFT:
+            raise self._failure(f"it may only call the {DRAFT} engine; got {call.engine}")
+        if not self._health.available:
+            raise DraftModelPaused
+        if not (_is_row(call.context) and isinstance(call.max_new_tokens, int)):
             raise self._failure(
                 "its call's context must be a 1-D array of ids, and its max_new_tokens an int"
             )
-        if not 0 <= effect.seed < 2**64:
-            raise self._failure(f"its call's seed must be between 0 and 2^64-1; got {effect.seed}")
-        if not 0 < effect.max_new_tokens < 2**31:
+        if not 0 <= call.seed < 2**64:
+            raise self._failure(f"its call's seed must be between 0 and 2^64-1; got {call.seed}")
+        if not 0 < call.max_new_tokens < 2**31:
             raise self._failure(
-                "its call's max_new_tokens must be between 1 and 2^31-1; "
-                f"got {effect.max_new_tokens}"
+                f"its call's max_new_tokens must be between 1 and 2^31-1; got {call.max_new_tokens}"
             )
-        if len(effect.context) and not 0 <= effect.context.min() <= effect.context.max() < 2**31:
+        if len(call.context) and not 0 <= call.context.min() <= call.context.max() < 2**31:
             raise self._failure("the context ids of its engine call must be between 0 and 2^31-1")
-        return effect._replace(
-            context=effect.context.astype(np.int32, copy=False),
-            seed=int(effect.seed),
-            end_id=None if effect.end_id is None else int(effect.end_id),
-            stop_ids=tuple(int(token) for token in effect.stop_ids),
+        return call._replace(
+            context=call.context.astype(np.int32, copy=False),
+            seed=int(call.seed),
+            end_id=None if call.end_id is None else int(call.end_id),
+            stop_ids=tuple(int(token) for token in call.stop_ids),
         )
 
     def _checked(self, draft: Draft, sequence: Sequence, limit: int) -> Draft:

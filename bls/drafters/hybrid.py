@@ -8,10 +8,10 @@ import numpy as np
 
 from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, DraftSteps
+from tandem.bls.drafters.drafter import Drafter, DrafterContext
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.effects import NO_DRAFT, Draft, StepsAhead
 from tandem.bls.errors import EngineCallError
+from tandem.bls.ports import NO_DRAFT, Draft, Engines
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -28,17 +28,17 @@ class Hybrid(Drafter):
         self._unused, self._unused_at = NO_DRAFT, 0  # last match that wasn't used, its position
         self._shortened = False  # whether the last plain call was shorter than planned
 
-    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
+    def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:
         """Propose a match, or call the draft model if no match is long enough to pay."""
         self._compare_unused(sequence)
         self._shortened = False
         if not self._draft_model.can_draft(sequence):
-            return (yield from self._prompt_lookup.propose(sequence, limit))
+            return self._prompt_lookup.look_up(sequence, limit)
         match = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
         if wanted := len(match) and self._draft_model.length.lookup_length(match):
             return replace(match, tokens=match.tokens[:wanted])
         self._unused, self._unused_at = match, len(sequence)
-        draft = yield from self._draft_model.propose(sequence, limit)
+        draft = self._draft_model.propose(sequence, limit, engines)
         if len(draft) or not self._draft_model.length.allows_drafts():
             return draft
         if not self._draft_model.length.lookup_length(self._prompt_lookup.best_possible_draft):
@@ -61,8 +61,8 @@ class Hybrid(Drafter):
             num_right = int(right.argmin())  # index of the first wrong token
             self._draft_model.length.observe_lookup(match, num_right)
 
-    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
-        return self._draft_model.draft_ahead(sequence, draft)
+    def draft_ahead(self, sequence: Sequence, draft: Draft, engines: Engines) -> bool:
+        return self._draft_model.draft_ahead(sequence, draft, engines)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Report drafts and matches to the draft model, which weighs its drafts against matches."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, DraftSteps
-from tandem.bls.effects import Draft
+from tandem.bls.drafters.drafter import Drafter, DrafterContext
+from tandem.bls.ports import NO_DRAFT, Draft, Engines
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 
@@ -14,9 +14,8 @@ class NoDrafter(Drafter):
     def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
         return False
 
-    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:  # noqa: ARG002
-        return Draft()
-        yield  # makes this function a generator
+    def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:  # noqa: ARG002
+        return NO_DRAFT
 
 
 def make(request: Request, context: DrafterContext) -> Drafter:  # noqa: ARG001

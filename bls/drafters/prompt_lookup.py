@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, DraftSteps
+from tandem.bls.drafters.drafter import Drafter, DrafterContext
 from tandem.bls.drafters.registry import (
     LOOKUP_POOL,
     PREDICTION,
     PROMPT_LOOKUP,
     DrafterName,
 )
-from tandem.bls.effects import Draft
 from tandem.bls.exactness.seeds import output_depends_on_lengths
+from tandem.bls.ports import Draft, Engines
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -60,9 +60,8 @@ class PromptLookup(Drafter):
         num_matching = MAX_MATCH if others else self._max_ngram_size
         return Draft(np.zeros(self._max_copied, np.int32), num_matching=num_matching)
 
-    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
+    def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:  # noqa: ARG002
         return self.look_up(sequence, limit)
-        yield  # makes this method a generator
 
     def look_up(self, sequence: Sequence, limit: int, *, min_ngram_size: int = 1) -> Draft:
         """Return the tokens that followed the longest matching n-gram.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tandem.bls.effects import NO_TOKENS
+from tandem.bls.ports import NO_TOKENS
 from tandem.bls.request import TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.postprocessing.detokenizer import make_detokenizer

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.drafters.registry import BASELINE
-from tandem.bls.effects import Draft
 from tandem.bls.guided.guidance import guide_method
+from tandem.bls.ports import Draft
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.sampling.params import SamplingNumbers

@@ -22,18 +22,18 @@ If only one token is allowed, it is appended without an engine call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.effects import NO_DRAFT, NO_TOKENS, Draft, Effect, EngineCall, EngineResult
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.exactness.seeds import repair_seed
 from tandem.bls.metrics.request_statistics import GuideStatistics
 from tandem.bls.plain_call_size import UNBOUNDED
+from tandem.bls.ports import NO_DRAFT, NO_TOKENS, Draft, EngineCall, EngineResult
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -42,7 +42,7 @@ from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.matcher import GuideMatcher, TokenMasks, Walk
 
 Bias = NDArray[np.float32]
-GuidedSteps: TypeAlias = Generator[Effect, Any, EngineResult]
+Target: TypeAlias = Callable[[EngineCall], EngineResult]
 Method: TypeAlias = Literal["masks", "repair", "token_by_token"]
 
 GRAMMAR: Final = "grammar"  # drafter name of forced tokens that must be verified
@@ -73,10 +73,9 @@ class Guidance:
         """Return the longest prefix of a draft that the guide allows."""
         return draft
 
-    def call_target(self, call: EngineCall) -> GuidedSteps:
-        """Perform a target call and return the tokens that the guide allows."""
-        result: EngineResult = yield call
-        return result
+    def call_target(self, call: EngineCall, target: Target) -> EngineResult:
+        """Call the target and return the tokens that the guide allows."""
+        return target(call)
 
     def follow(self, tokens: TokenIds, max_forced: int) -> tuple[int, TokenIds]:  # noqa: ARG002
         """Advance the guide over an answer's tokens.
@@ -133,16 +132,15 @@ class ByGuide(Guidance):
         self._guided.num_illegal_draft_tokens += len(draft) - len(tokens)
         return replace(draft, tokens=tokens)
 
-    def call_target(self, call: EngineCall) -> GuidedSteps:
+    def call_target(self, call: EngineCall, target: Target) -> EngineResult:
         if self._method == "repair":
-            return (yield from self._repair(call))
+            return self._repair(call, target)
         tokens = call.draft.tokens
         if self._masks_of is not None and self._masks_of[0] is tokens:  # from `legal_prefix`
             masks = self._masks_of[1]
         else:
             masks = self._walk(tokens).masks
-        result: EngineResult = yield call._replace(token_masks=masks)
-        return result
+        return target(call._replace(token_masks=masks))
 
     def follow(self, tokens: TokenIds, max_forced: int) -> tuple[int, TokenIds]:
         kept: int = self._call_matcher(lambda: self._matcher.advance(tokens.tolist()))
@@ -152,14 +150,14 @@ class ByGuide(Guidance):
         self._guided.num_forced_tokens += len(forced)
         return kept, np.array(forced, np.int32)
 
-    def _repair(self, call: EngineCall) -> GuidedSteps:
+    def _repair(self, call: EngineCall, target: Target) -> EngineResult:
         """Perform a call without the guide, and sample its first disallowed token again.
 
         The call has no end id, because the engine would drop the end token, which may be
         disallowed.
         """
         ends = self._request.end_ids if call.end_id is not None else ()
-        result: EngineResult = yield call._replace(end_id=None, stop_ids=ends or call.stop_ids)
+        result = target(call._replace(end_id=None, stop_ids=ends or call.stop_ids))
         walk = self._walk(result.tokens)
         if walk.num_legal == len(result.tokens):
             self._unguided_tokens = min(2 * self._unguided_tokens, MAX_UNGUIDED_TOKENS)
@@ -169,14 +167,16 @@ class ByGuide(Guidance):
         legal = result.tokens[: walk.num_legal]
         context = np.concatenate((call.context, legal)) if len(legal) else call.context
         keyed = self._settings.target.capabilities.keyed_randomness
-        repair: EngineResult = yield EngineCall(
-            engine="target",
-            context=context,
-            max_new_tokens=1,
-            seed=repair_seed(self._request.sampling.seed, len(context), keyed=keyed),
-            ban_end_ids=call.ban_end_ids,
-            wants_logits=call.wants_logits,
-            token_masks=walk.masks[len(legal) : len(legal) + 1],
+        repair = target(
+            EngineCall(
+                engine="target",
+                context=context,
+                max_new_tokens=1,
+                seed=repair_seed(self._request.sampling.seed, len(context), keyed=keyed),
+                ban_end_ids=call.ban_end_ids,
+                wants_logits=call.wants_logits,
+                token_masks=walk.masks[len(legal) : len(legal) + 1],
+            )
         )
         return join_results(result, len(legal), repair)
 

@@ -9,15 +9,48 @@ detokenized once. So the chunks always add up to the text of an answer without s
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tandem.bls.effects import Chunk, DecodedText, TextCall
+from tandem.bls.ports import DecodedText
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.text.stop_strings import StopStrings
 from tandem.bls.text.token_details import NO_COUNTS, Counts
+from tandem.postprocessing.detokenizer import (
+    Detokenizer,
+    decode_chunk,
+    make_detokenizer,
+    text_lengths,
+)
+from tandem.preprocessing.tokenizer import load_tokenizer
+
+Decode: TypeAlias = Callable[..., DecodedText]  # `LoopPorts.decode`
+
+
+def load_decode(folder: Path, *, skip_special_tokens: bool) -> Decode:
+    """Return `LoopPorts.decode` for the tokenizer in a folder."""
+    tokenizer = load_tokenizer(folder)
+    return decode_with(make_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens))
+
+
+def decode_with(detokenizer: Detokenizer) -> Decode:
+    """Return `LoopPorts.decode` for a detokenizer, in this process."""
+
+    def decode(
+        window: TokenIds, context_length: int | None, *, wants_lengths: bool = False
+    ) -> DecodedText:
+        ids = window.tolist()
+        if context_length is None:
+            return DecodedText(detokenizer.decode_all(ids))
+        text = decode_chunk(detokenizer, ids, context_length)
+        if not wants_lengths:
+            return DecodedText(text)
+        return DecodedText(text, np.array(text_lengths(detokenizer, ids, context_length), np.int32))
+
+    return decode
 
 
 class NewText(NamedTuple):
@@ -36,13 +69,13 @@ class NewText(NamedTuple):
 class IncrementalDetokenizer:
     """Turns the tokens of each round into text that may be shown.
 
-    each_round: whether to return text before the end of the answer.
+    Rounds have no text if the client wants none before the end, and no stop string may end it.
     """
 
-    def __init__(self, request: Request, *, each_round: bool) -> None:
+    def __init__(self, request: Request) -> None:
         self._prompt = request.echoed_ids  # a character may begin in the prompt
-        self._each_round = each_round
-        self._wants_lengths = each_round and request.return_text_lengths
+        self._wants_lengths = request.return_text_lengths
+        self._each_round = request.stream or self._wants_lengths or bool(request.stop_strings)
         self._stops = StopStrings(request.stop_strings)
         self._window = self._prompt  # tokens that may share a character with the next ones
         self._length = 0  # number of characters received
@@ -52,7 +85,7 @@ class IncrementalDetokenizer:
         """The stop string that ended the answer; "" if none was found."""
         return self._stops.found
 
-    def extend(self, tokens: TokenIds) -> Generator[TextCall, DecodedText, NewText]:
+    def extend(self, tokens: TokenIds, decode: Decode) -> NewText:
         """Return the text that ``tokens`` add, and how many of the tokens the answer keeps.
 
         The token that completes a stop string is the last one kept.
@@ -60,16 +93,16 @@ class IncrementalDetokenizer:
         if not self._each_round or len(tokens) == 0:
             return NewText("", len(tokens), NO_COUNTS if self._wants_lengths else None)
         window, context_length = np.concatenate([self._window, tokens]), len(self._window)
-        text, lengths = yield TextCall(window, context_length, self._wants_lengths)
+        text, lengths = decode(window, context_length, wants_lengths=self._wants_lengths)
         if self._stops.would_find(text):
-            text, kept = yield from self._until_stop(window, context_length, text)
+            text, kept = self._until_stop(window, context_length, text, decode)
             kept_lengths = None if lengths is None else lengths[:kept]
             return NewText(self._stops.feed(text), kept, kept_lengths)
         self._window = tokens if text else window
         self._length += len(text)
         return NewText(self._stops.feed(text), len(tokens), lengths)
 
-    def finish(self, output: TokenIds) -> Generator[TextCall, DecodedText, str]:
+    def finish(self, output: TokenIds, decode: Decode) -> str:
         """Return the rest of the text. output: all tokens of the complete answer.
 
         Only this method shows an unfinished character, which may complete a stop string.
@@ -79,42 +112,23 @@ class IncrementalDetokenizer:
         shown = self._length
         if len(self._prompt):
             output = np.concatenate([self._prompt, output])
-            before, _ = yield TextCall(self._prompt, 0)
+            before, _ = decode(self._prompt, 0)
             shown += len(before)
         if len(output) == 0:
             return ""
-        whole, _ = yield TextCall(output, None)
+        whole, _ = decode(output, None)
         return self._stops.feed(whole[shown:]) + self._stops.flush()
 
     def _until_stop(
-        self, window: TokenIds, context_length: int, text: str
-    ) -> Generator[TextCall, DecodedText, tuple[str, int]]:
+        self, window: TokenIds, context_length: int, text: str, decode: Decode
+    ) -> tuple[str, int]:
         """Return the text up to the token that completes a stop string, and its number of tokens.
 
         Later tokens may complete another stop string that begins earlier. That string must not
         count, because with one token per round, the answer would have ended before those tokens.
         """
         for end in range(context_length + 1, len(window)):
-            shorter, _ = yield TextCall(window[:end], context_length)
+            shorter, _ = decode(window[:end], context_length)
             if self._stops.would_find(shorter):
                 return shorter, end - context_length
         return text, len(window) - context_length
-
-
-def detokenize_stream(
-    request: Request, chunks: Iterable[Chunk]
-) -> Generator[TextCall | Chunk, Any, None]:
-    """Yield the chunks of a streamed answer with their text.
-
-    No round waits for the text, because no stop string can end the answer.
-    """
-    text_so_far = IncrementalDetokenizer(request, each_round=True)
-    output: list[TokenIds] = []
-    for chunk in chunks:
-        text, _, lengths = yield from text_so_far.extend(chunk.tokens)
-        output.append(chunk.tokens)
-        if chunk.finish_reason is not None:
-            text += yield from text_so_far.finish(np.concatenate(output))
-        yield chunk._replace(text=text, details=chunk.details._replace(text_lengths=lengths))
-        if chunk.finish_reason is not None:
-            return

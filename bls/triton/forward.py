@@ -15,6 +15,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from tandem.bls.errors import (
+    Abandoned,
     BadRequest,
     EngineCallError,
     EngineUnavailable,
@@ -23,7 +24,7 @@ from tandem.bls.errors import (
 from tandem.bls.parsing.inputs import check_sizes, reject_unknown
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import log_exception, run_in_background
-from tandem.bls.triton.engine_calls.call_slot import Abandoned, CallSlot
+from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.metrics import Heartbeat
 from tandem.bls.triton.raw_request import parameters_of, timeout_of

@@ -28,6 +28,7 @@ from tandem.bls.parsing.prompt import Prompt, build_request, check_logits
 from tandem.bls.parsing.request_parser import is_stop, parse, validate_rows
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
+from tandem.bls.text.detokenizer import load_decode
 from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients
@@ -41,7 +42,12 @@ from tandem.bls.triton.responses.sender import Deliveries, Sender
 from tandem.bls.triton.serving.request_guides import RequestGuides
 from tandem.bls.triton.serving.request_state import RequestState, fail_on_error
 from tandem.bls.triton.serving.sequence_state import SequenceState
-from tandem.bls.triton.tokenizer_calls import answer_prefixes, needs_tokenizer, tokenize
+from tandem.bls.triton.tokenizer_calls import (
+    answer_prefixes,
+    detokenize,
+    needs_tokenizer,
+    tokenize,
+)
 from tandem.contract.forwarding import can_be_stopped, is_forwarded
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
@@ -75,6 +81,14 @@ class StreamEntry:
         model, loop = args["model_name"], index_of_loop(args)
         self._pools = pools_of(settings)
         self._translator = _translator(settings, version_folder)
+        self._decode = (
+            load_decode(
+                version_folder / settings.tokenizer_dir,
+                skip_special_tokens=settings.skip_special_tokens,
+            )
+            if settings.detokenize_in_loop
+            else None
+        )
         has_pools = self._pools is not None
         self._metrics = Metrics(model, loop, settings.drafters, has_pools=has_pools)
         self._other_loops = find_other_loops(args, settings.instances)
@@ -179,7 +193,12 @@ class StreamEntry:
         with fail_on_error(state):
             try:
                 tokens = tokenize(prompts, self._settings, state.call_slot)
-                prefixes = answer_prefixes(prompts, state.options, self._settings, state.call_slot)
+                prefixes = answer_prefixes(
+                    prompts,
+                    state.options,
+                    self._decode
+                    or partial(detokenize, settings=self._settings, call_slot=state.call_slot),
+                )
             finally:
                 if permit is not None:
                     permit.release()
@@ -228,6 +247,7 @@ class StreamEntry:
             admission=self._admission,
             reservation=reservation,
             clients=self._clients,
+            decode=self._decode,
         )
 
     def _register(self, request_id: str, state: RequestState) -> None:

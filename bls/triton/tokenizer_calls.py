@@ -12,11 +12,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from tandem.bls.effects import DecodedText, TextCall
 from tandem.bls.errors import BadRequest, EngineCallError, ServingError
 from tandem.bls.parsing.prompt import Prompt, TokenizerInputs, Tokens
-from tandem.bls.request import Options
+from tandem.bls.ports import DecodedText
+from tandem.bls.request import Options, TokenIds
 from tandem.bls.settings import LoopSettings
+from tandem.bls.text.detokenizer import Decode
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.contract import entry, postprocessing, preprocessing
 
@@ -57,9 +58,7 @@ def tokenize(
     ]
 
 
-def answer_prefixes(
-    prompts: Sequence[Prompt], options: Options, settings: LoopSettings, call_slot: CallSlot
-) -> list[str]:
+def answer_prefixes(prompts: Sequence[Prompt], options: Options, decode: Decode) -> list[str]:
     """Return the text to show before each answer: its prompt, or "" if prompts are excluded.
 
     An unfinished character at the end of a prompt belongs to the answer's text.
@@ -67,17 +66,22 @@ def answer_prefixes(
     if options.exclude_input_in_output:
         return [""] * len(prompts)
     return [
-        prompt.words.text
-        if prompt.input_ids is None
-        else detokenize(TextCall(prompt.input_ids, 0), settings, call_slot).text
+        prompt.words.text if prompt.input_ids is None else decode(prompt.input_ids, 0).text
         for prompt in prompts
     ]
 
 
-def detokenize(call: TextCall, settings: LoopSettings, call_slot: CallSlot) -> DecodedText:
-    """Return the text of token ids."""
+def detokenize(
+    window: TokenIds,
+    context_length: int | None,
+    settings: LoopSettings,
+    call_slot: CallSlot,
+    *,
+    wants_lengths: bool = False,
+) -> DecodedText:
+    """Return the text of token ids from the model `postprocessing` (see `LoopPorts.decode`)."""
     model = settings.postprocessing_model
-    request = _text_request(model, call)
+    request = _text_request(model, window, context_length, wants_lengths=wants_lengths)
     response = call_slot.infer(model, request, timeout=settings.target.timeout)
     return _read_text(model, response)
 
@@ -152,18 +156,19 @@ def _special(ids: NDArray[np.int32], count: int) -> tuple[int | None, ...]:
     return tuple(None if token_id < 0 else token_id for token_id in ids[:count].tolist())
 
 
-def _text_request(model: str, call: TextCall) -> Any:
+def _text_request(
+    model: str, window: TokenIds, context_length: int | None, *, wants_lengths: bool
+) -> Any:
     """Return the BLS request that detokenizes ids."""
-    window = call.window
     inputs = [
         pb_utils.Tensor(postprocessing.TOKENS_BATCH, window[np.newaxis, np.newaxis]),
         pb_utils.Tensor(postprocessing.SEQUENCE_LENGTH, np.array([[len(window)]], np.int32)),
     ]
-    if call.context_length is not None:
-        length = np.array([[call.context_length]], np.int32)
+    if context_length is not None:
+        length = np.array([[context_length]], np.int32)
         inputs.append(pb_utils.Tensor(postprocessing.CONTEXT_LENGTH, length))
     outputs = [postprocessing.OUTPUT]
-    if call.wants_lengths:
+    if wants_lengths:
         outputs.append(postprocessing.TEXT_LENGTHS)
     return pb_utils.InferenceRequest(
         model_name=model, requested_output_names=list(outputs), inputs=inputs

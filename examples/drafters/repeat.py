@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, DraftSteps
+from tandem.bls.drafters.drafter import Drafter, DrafterContext
 from tandem.bls.drafters.registry import DrafterKind
-from tandem.bls.effects import Draft
+from tandem.bls.ports import Draft, Engines
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 
@@ -43,10 +43,9 @@ class Repeat(Drafter):
     def __init__(self, period: int) -> None:
         self._period = period
 
-    def propose(self, sequence: Sequence, limit: int) -> DraftSteps:
+    def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:  # noqa: ARG002
         """Propose at most ``limit`` tokens, which the target verifies."""
         return Draft(sequence.context[-self._period :][:limit])
-        yield  # makes this a generator; to call the draft model, yield an EngineCall
 
 
 def make(request: Request, context: DrafterContext) -> Repeat:  # noqa: ARG001

@@ -20,7 +20,6 @@ from scripted import (
     decoding_of,
     expected,
     ids,
-    perform,
     play,
     request_of,
     text_of,
@@ -28,10 +27,9 @@ from scripted import (
 )
 from strategies import languages, requests_of
 
-from tandem.bls.effects import EngineResult
 from tandem.bls.errors import EngineCallError
+from tandem.bls.ports import EngineResult
 from tandem.bls.request import Sampling
-from tandem.bls.text.detokenizer import detokenize_stream
 from tandem.bls.text.token_details import join_details
 from tandem.contract.entry import KINDS
 
@@ -300,23 +298,6 @@ def test_a_stream_withholds_the_start_of_a_stop_string():
     assert text_of([0, 1, 2, 4, 0, 3]) == "abab aba"
     assert "".join(chunk.text for chunk in chunks) == "abab"
     assert chunks[-1].finish_reason == "stop"
-
-
-def test_rounds_do_not_wait_for_detokenization_of_a_stream():
-    request = request_of(stream=True, max_tokens=20)
-    effects = []
-
-    class Notes(Target):
-        def answers(self, call):
-            effects.append("target")
-            return super().answers(call)
-
-    decoding = decoding_of(request)
-    chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
-    assert [chunk.text for chunk in chunks] == [""] * len(effects)
-    detokenized = perform(detokenize_stream(request, chunks))
-    assert "".join(chunk.text for chunk in detokenized) == expected(request, ENDLESS)[1]
-    assert [chunk.totals for chunk in detokenized] == [chunk.totals for chunk in chunks]
 
 
 def test_with_a_threshold_a_redrawn_draft_token_counts_as_verified():

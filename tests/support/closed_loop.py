@@ -17,29 +17,29 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
+from greenlet import getcurrent, greenlet
 from numpy.typing import NDArray
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.effects import (
-    AwaitAhead,
+from tandem.bls.loop import Decoding
+from tandem.bls.metrics.request_statistics import Statistics
+from tandem.bls.ports import (
     BranchDraft,
     Branching,
     Chunk,
     DecodedText,
     EngineCall,
     EngineResult,
-    StartAhead,
-    TextCall,
 )
-from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import DrafterName, EngineSettings, LoopSettings
 from tandem.engines.capabilities import EMULATED
@@ -270,32 +270,67 @@ class Healthy:
     rejected = failed
 
 
-class StepsAhead:
-    """Steps that draft ahead during a target call, and a callback for their result."""
+class AheadCall(Future[EngineResult]):
+    """A call that drafts ahead in virtual time. stop: ends it early. wake: called at its end."""
 
-    def __init__(self, steps: Generator[EngineCall, EngineResult, Any]) -> None:
-        self.steps = steps
-        self.done = False
-        self.result: Any = None
-        self.wake: Callable[[], None] = lambda: None
-        self.stop: Callable[[], None] = lambda: None
+    def __init__(self, world: World) -> None:
+        super().__init__()
         self.stopped = False
+        self.stop: Callable[[], None] = lambda: None
+        self._world = world
+
+    def result(self, timeout: float | None = None) -> EngineResult:
+        if not self.done():
+            self._world.wait_for(self, timeout or 0.0)
+        return super().result(0)
+
+    def give_up(self) -> None:
+        if not self.done():
+            self.stopped = True
+            self.stop()
 
 
-class Paused(NamedTuple):
-    """The effect of a stream that sends no requests until a later phase needs it."""
+class Stream(greenlet):
+    """The requests of one stream, which run as plain code in a greenlet. The `Ports` of its loop.
 
-    number: int
+    It switches to the world (its parent) to wait, and the world switches back.
+    """
 
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(self._answers)
+        self._world = world
+        self._number = number
+        self._ahead: AheadCall | None = None
 
-class Wait(NamedTuple):
-    """The effect of a stream that waits up to ``timeout`` seconds for drafting ahead to end."""
+    def call(self, call: EngineCall) -> EngineResult:
+        self._world.call(call, self._text, self.switch)
+        result: EngineResult = self.parent.switch()
+        return result
 
-    ahead: StepsAhead
-    timeout: float
+    def call_ahead(self, call: EngineCall) -> AheadCall | None:
+        if self._ahead is not None and not self._ahead.done():
+            self._ahead.give_up()
+        self._ahead = ahead = AheadCall(self._world)
+        self._world.call(call, self._text, ahead.set_result, ahead)
+        return ahead
 
+    def stop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.give_up()
 
-Calls: TypeAlias = Generator[tuple[EngineCall, SimulatedText] | Wait | Paused, Any, None]
+    def decode(self, *_: Any, **__: Any) -> DecodedText:
+        return DecodedText("")
+
+    def send(self, chunk: Chunk) -> None:
+        self._world.count(self._number, len(chunk.tokens))
+
+    def _answers(self) -> None:
+        for answer in itertools.count():
+            if self._world.pauses(self._number, self):
+                self.parent.switch()
+            decoding, self._text = self._world.request(self._number, answer)
+            decoding.run(self)
+            self._world.add(decoding.statistics)
 
 
 class World:
@@ -338,7 +373,7 @@ class World:
         self._languages: tuple[AcceptanceModel, ...] = ()
         self._counts: dict[int, TokenCount] = {}  # by stream
         self._wanted = self._running = 0  # number of streams
-        self._paused: dict[int, Calls] = {}
+        self._paused: dict[int, Stream] = {}
         self._processor = Processor(self.clock)
         self._engines = {
             "target": SimulatedEngine(self.clock, pair.target, pair),
@@ -367,7 +402,7 @@ class World:
             if number not in self._counts or number in self._paused:
                 self._running += 1
                 paused = self._paused.pop(number) if number in self._paused else None
-                self._perform(paused or self._answers(number), None)
+                (paused or Stream(self, number)).switch()
 
     def pause_every(self, period: float, seconds: float) -> None:
         """Pause the loop's processor for ``seconds`` in every period, as a busy host does."""
@@ -402,102 +437,54 @@ class World:
         """Total tokens per second of all streams."""
         return sum(count.rate for count in self._counts.values())
 
-    def _answers(self, number: int) -> Calls:
-        """Yield the effects of a stream's requests in order. Receive the outcome of each effect."""
-        count = self._counts[number] = TokenCount()
+    def pauses(self, number: int, stream: Stream) -> bool:
+        """Return whether a stream sends no requests until a later phase needs it."""
+        self._counts.setdefault(number, TokenCount())
+        if number < self._wanted:
+            return False
+        self._running -= 1
+        self._paused[number] = stream
+        return True
+
+    def request(self, number: int, answer: int) -> tuple[Decoding, SimulatedText]:
+        """Return the next request of a stream, and its text."""
         planner, ahead_statistics = self._learned[number % len(self._learned)]
-        for answer in itertools.count():
-            if number >= self._wanted:
-                yield Paused(number)
-            text = text_of(self._languages[number % len(self._languages)], number + 1000 * answer)
-            request = replace(self._request, prompt_ids=text.prompt)
-            context = DrafterContext(self._settings, Healthy(), planner, ahead_statistics)
-            decoding = Decoding(request, context, clock=lambda: self.clock.now)
-            yield from self._effects(decoding, text, count)
-            self.rounds += decoding.statistics.num_rounds
-            self.hits += decoding.statistics.ahead.num_hits
+        text = text_of(self._languages[number % len(self._languages)], number + 1000 * answer)
+        request = replace(self._request, prompt_ids=text.prompt)
+        context = DrafterContext(self._settings, Healthy(), planner, ahead_statistics)
+        return Decoding(request, context, clock=lambda: self.clock.now), text
 
-    def _effects(self, decoding: Decoding, text: SimulatedText, count: TokenCount) -> Calls:
-        """Yield the effects of one request in the order of the server's driver."""
-        steps = decoding.decode()
-        beside: StepsAhead | None = None  # starts with the next call
-        ahead: StepsAhead | None = None
-        effect = next(steps, None)
-        while effect is not None:
-            sent: Any = None
-            if isinstance(effect, TextCall):
-                sent = DecodedText("")
-            elif isinstance(effect, Chunk):
-                count.add(len(effect.tokens), self.clock.now)
-            elif isinstance(effect, StartAhead):
-                self._give_up(ahead)
-                beside, ahead = StepsAhead(effect.steps), None
-            elif isinstance(effect, AwaitAhead) and ahead is not None:
-                yield Wait(ahead, effect.timeout)
-                sent = ahead.result
-                self._give_up(ahead)
-                ahead = None
-            elif isinstance(effect, EngineCall):
-                if beside is not None:
-                    ahead, beside = beside, None
-                    self._carry_out(ahead, text, None)
-                sent = yield effect, text
-            try:
-                effect = steps.send(sent)
-            except StopIteration:
-                effect = None
+    def add(self, statistics: Statistics) -> None:
+        self.rounds += statistics.num_rounds
+        self.hits += statistics.ahead.num_hits
 
-    def _perform(self, calls: Calls, outcome: Any) -> None:
-        """Send an outcome to a stream, and start its next effect."""
-        asked = calls.send(outcome)
-        resume = partial(self._perform, calls)
-        if isinstance(asked, Paused):
-            self._running -= 1
-            self._paused[asked.number] = calls
-        elif isinstance(asked, Wait):
-            self._wait(asked, lambda: resume(None))
-        else:
-            self._call(*asked, resume)
+    def count(self, number: int, tokens: int) -> None:
+        self._counts[number].add(tokens, self.clock.now)
 
-    def _carry_out(
-        self, ahead: StepsAhead, text: SimulatedText, answer: EngineResult | None
-    ) -> None:
-        try:
-            call = ahead.steps.send(answer)  # type: ignore[arg-type]
-        except StopIteration as end:
-            ahead.done, ahead.result = True, end.value
-            ahead.wake()
-        else:
-            self._call(call, text, partial(self._carry_out, ahead, text), ahead)
-
-    def _wait(self, wait: Wait, then: Callable[[], None]) -> None:
-        waiting = True
+    def wait_for(self, ahead: AheadCall, timeout: float) -> None:
+        """Block the current stream until a call ends, or raise TimeoutError."""
+        stream, waiting = getcurrent(), True
 
         def wake() -> None:
             nonlocal waiting
             if waiting:
                 waiting = False
-                then()
+                stream.switch()
 
-        if wait.ahead.done:
-            wake()
-        else:
-            wait.ahead.wake = wake
-            self.clock.after(wait.timeout, wake)
+        ahead.add_done_callback(lambda _: wake())
+        self.clock.after(timeout, wake)
+        stream.parent.switch()
+        if not ahead.done():
+            raise TimeoutError
 
-    @staticmethod
-    def _give_up(ahead: StepsAhead | None) -> None:
-        if ahead is not None and not ahead.done:
-            ahead.stopped = True
-            ahead.stop()
-
-    def _call(
+    def call(
         self,
         call: EngineCall,
         text: SimulatedText,
-        then: Callable[[EngineResult], None],
-        ahead: StepsAhead | None = None,
+        then: Callable[[EngineResult], Any],
+        ahead: AheadCall | None = None,
     ) -> None:
+        """Serve an engine call in virtual time."""
         began, half = self.clock.now, self._pair.processor / 2
         answer, steps = self._answer(call, text)
 

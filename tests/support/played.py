@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from engine_harness import Harness
 
-from tandem.bls.effects import EngineCall, EngineResult
+from tandem.bls.ports import EngineCall, EngineResult
 from tandem.engines.request import SamplingParams
 
 

@@ -1,7 +1,12 @@
 """A receiver of a sequence, and an error that code may not expect."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+
+from tandem.bls.request import Request
 
 
 class Receiver:
@@ -35,3 +40,14 @@ class Receiver:
 
 class Panic(BaseException):
     """An error that isn't an Exception, like a panic in a Rust library."""
+
+
+class Runs:
+    """A loop that runs a function of its ports. failures: of abandoned draft calls."""
+
+    request = Request(prompt_ids=np.array([1, 2, 3], np.int32), max_tokens=8)
+
+    def __init__(self, function: Callable[[Any], None]) -> None:
+        self.run = function
+        self.failures: list[Exception] = []
+        self.draft_failed = self.failures.append

@@ -1,8 +1,8 @@
 """Engines that follow a script, and a driver that runs the decoding loop with them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -11,24 +11,20 @@ import numpy as np
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.effects import (
-    AwaitAhead,
+from tandem.bls.errors import Abandoned, EngineCallError, EngineTimeout, RejectedByEngine
+from tandem.bls.loop import Decoding
+from tandem.bls.ports import (
     BranchDraft,
     Chunk,
     DecodedText,
     EngineCall,
     EngineResult,
-    StartAhead,
-    TextCall,
 )
-from tandem.bls.errors import EngineCallError, RejectedByEngine
-from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import EngineSettings, LoopSettings
-from tandem.bls.text.detokenizer import detokenize_stream
+from tandem.bls.text.detokenizer import Decode
 from tandem.contract.capabilities import Capabilities
 from tandem.engines.capabilities import TORCH
-from tandem.postprocessing.detokenizer import Detokenizer, decode_chunk, text_lengths
 
 VOCAB = 8
 END = 7  # the other end id is 6
@@ -83,26 +79,11 @@ def text_of(tokens) -> str:
     return "".join(PIECES[token % len(PIECES)] for token in tokens)
 
 
-def decoded_by(detokenizer: Detokenizer) -> Callable[[TextCall], DecodedText]:
-    """Return a function that answers text calls like `postprocessing`, with this detokenizer."""
-
-    def decode(call: TextCall) -> DecodedText:
-        window, length = call.window.tolist(), call.context_length
-        if length is None:
-            return DecodedText(detokenizer.decode_all(window))
-        lengths = text_lengths(detokenizer, window, length) if call.wants_lengths else None
-        return DecodedText(
-            decode_chunk(detokenizer, window, length), None if lengths is None else ids(*lengths)
-        )
-
-    return decode
-
-
-def decoded(call: TextCall) -> DecodedText:
-    """Answer a text call like `postprocessing`, with the tokenizer PIECES."""
-    tokens = call.window[call.context_length or 0 :]
+def decoded(window, context_length, *, wants_lengths=False) -> DecodedText:
+    """Decode ids like `postprocessing`, with the tokenizer PIECES."""
+    tokens = window[context_length or 0 :]
     lengths = [len(text_of([token])) for token in tokens]
-    return DecodedText(text_of(tokens), np.array(lengths, np.int32) if call.wants_lengths else None)
+    return DecodedText(text_of(tokens), np.array(lengths, np.int32) if wants_lengths else None)
 
 
 @dataclass(frozen=True)
@@ -321,69 +302,83 @@ def play(
     target,
     draft=None,
     ahead_fates: Sequence[str] = ("in time",),
-    decode: Callable[[TextCall], DecodedText] = decoded,
+    decode: Decode = decoded,
 ) -> list[Chunk]:
     """Run a decoding, and return its chunks with their text.
 
     ahead_fates: the results of drafting ahead, repeated in order: "in time", "late", "rejected",
     "failed", or "no thread" if no thread is free to run it.
     """
-    engines = {"target": target, "draft": draft}
-    chunks = perform(decoding.decode(), engines, ahead_fates=ahead_fates, decode=decode)
-    if decoding.request.detokenizes_off_path:
-        return perform(detokenize_stream(decoding.request, chunks), decode=decode)
-    return chunks
+    ports = Ports(target, draft, ahead_fates, decode)
+    decoding.run(ports)
+    return ports.chunks
 
 
-def perform(steps, engines=None, ahead_fates=("in time",), decode=decoded) -> list[Chunk]:
-    """Perform the effects that the steps yield, and return the chunks."""
-    chunks: list[Chunk] = []
-    fates = cycle(ahead_fates)
-    resume: Callable[[], Any] = partial(next, steps)
-    while True:
+class Ports:
+    """The outside world of a loop: scripted engines, and a list of the chunks."""
+
+    def __init__(self, target, draft=None, ahead_fates=("in time",), decode: Decode = decoded):
+        self.chunks: list[Chunk] = []
+        self.decode = decode
+        self.send = self.chunks.append
+        self._engines = {"target": target, "draft": draft}
+        self._fates = cycle(ahead_fates)
+        self.ahead: AheadCall | None = None  # the last call that drafts ahead
+
+    def call(self, call: EngineCall) -> EngineResult:
+        return next(self._engines[call.engine].answers(call))
+
+    def call_ahead(self, call: EngineCall) -> Future[EngineResult] | None:
+        fate = next(self._fates)
+        self.ahead = None if fate == "no thread" else AheadCall(self, call, fate)
+        return self.ahead
+
+    def stop_ahead(self) -> None:
+        """Do nothing: a late call stays late."""
+
+
+class OverduePorts(Ports):
+    """Ports whose draft call number ``overdue`` never returns."""
+
+    def __init__(self, target, draft, overdue: int) -> None:
+        super().__init__(target, draft)
+        self.num_drafts = 0
+        self._overdue = overdue
+
+    def call(self, call: EngineCall) -> EngineResult:
+        if call.engine == "draft" and call.branching is None:
+            self.num_drafts += 1
+            if self.num_drafts == self._overdue:
+                raise Abandoned
+        return super().call(call)
+
+    def run(self, decoding: Decoding) -> None:
+        """Run a decoding, and continue it after the overdue call as `SequenceThread` does."""
         try:
-            effect = resume()
-        except StopIteration:
-            return chunks
-        try:
-            if isinstance(effect, EngineCall):
-                answer = next(engines[effect.engine].answers(effect))
-            elif isinstance(effect, StartAhead):
-                ahead, answer = AheadCall(effect.steps, next(fates)), None
-            elif isinstance(effect, AwaitAhead):
-                answer = ahead.settled(engines)
-            elif isinstance(effect, TextCall):
-                answer = decode(effect)
+            decoding.run(self)
+        except Abandoned:
+            decoding.draft_failed(EngineTimeout("draft", 1.0))
+            decoding.run(self)
+
+
+class AheadCall(Future):
+    """A call that drafts ahead. It is made when its result is needed."""
+
+    def __init__(self, ports: Ports, call: EngineCall, fate: str) -> None:
+        super().__init__()
+        self._ports, self._call, self._fate = ports, call, fate
+
+    def result(self, timeout=None) -> EngineResult:
+        if not self.done() and self._fate == "late":
+            raise TimeoutError
+        if not self.done():
+            if self._fate == "rejected":
+                self.set_exception(RejectedByEngine("draft", "scripted rejection"))
+            elif self._fate == "failed":
+                self.set_exception(EngineCallError("draft", "scripted failure"))
             else:
-                chunks.append(effect)
-                answer = None
-        except EngineCallError as error:
-            resume = partial(steps.throw, error)
-        else:
-            resume = partial(steps.send, answer)
-
-
-class AheadCall:
-    """Steps that draft ahead during a call, unless no thread is free."""
-
-    def __init__(self, steps, fate: str) -> None:
-        self._steps, self._fate = steps, fate
-        self._call = None if fate == "no thread" else next(steps)
-
-    def settled(self, engines):
-        """Run the steps and return their result."""
-        if self._fate == "rejected":
-            raise RejectedByEngine("draft", "scripted rejection")
-        if self._fate == "failed":
-            raise EngineCallError("draft", "scripted failure")
-        if self._fate in ("late", "no thread"):
-            return None
-        while True:
-            answer = next(engines[self._call.engine].answers(self._call))
-            try:
-                self._call = self._steps.send(answer)
-            except StopIteration as ended:
-                return ended.value
+                self.set_result(self._ports.call(self._call))
+        return super().result()
 
 
 def expected(request: Request, language: Language) -> tuple[list[int], str, str]:

@@ -16,7 +16,7 @@ from distributions import Warp
 from engine_harness import emitted
 from scripted import SETTINGS, decoding_of, play, with_engines
 
-from tandem.bls.effects import BranchDraft, EngineCall, EngineResult
+from tandem.bls.ports import BranchDraft, EngineCall, EngineResult
 from tandem.bls.request import Request, Sampling
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, SamplingParams

@@ -142,6 +142,8 @@ class Deployment:
             max_logits_bytes=limits.max_logits_bytes,
             max_guide_bytes=limits.max_guide_bytes,
             tokenizer_dir=TOKENIZER,
+            skip_special_tokens=profile.tokenizer.skip_special_tokens,
+            detokenize_in_loop=profile.tokenizer.detokenize_in_loop,
             draft_tokenizer=DraftTokenizer(folder=DRAFT_TOKENIZER, end_ids=draft.end_ids)
             if draft and self.draft_tokenizer
             else None,

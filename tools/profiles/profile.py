@@ -80,6 +80,9 @@ class TokenizerSection(ConfigSection):
     """Add the tokenizer's special tokens to prompts."""
     skip_special_tokens: bool = True
     """Omit special tokens from the output."""
+    detokenize_in_loop: bool = LoopSettings.detokenize_in_loop
+    """Detokenize in the process of the decoding loop. If false, the loop calls the model
+    `postprocessing` in every round. Use this if you have replaced that model."""
 
 
 class PromptLookupSection(LookupSection):

@@ -11,12 +11,8 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from tandem.bls.errors import EngineTimeout, Failure
+from tandem.bls.errors import Abandoned, EngineTimeout, Failure
 from tandem.bls.triton.engine_calls.calls import Calls
-
-
-class Abandoned(Exception):
-    """The call of this thread was abandoned, so its result isn't needed."""
 
 
 class PendingCall(NamedTuple):

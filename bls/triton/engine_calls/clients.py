@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.effects import EngineCall, EngineRole
 from tandem.bls.errors import EngineCallError
+from tandem.bls.ports import EngineCall, EngineRole
 from tandem.bls.settings import MAX_AHEAD_THREADS, EngineSettings, LoopSettings
 from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.calls import Calls

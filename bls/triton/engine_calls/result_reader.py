@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.effects import (
+from tandem.bls.errors import EngineCallError
+from tandem.bls.ports import (
     BranchDraft,
     DraftLogits,
     EngineCall,
@@ -14,7 +15,6 @@ from tandem.bls.effects import (
     KvBlocks,
     PromptLogProbs,
 )
-from tandem.bls.errors import EngineCallError
 from tandem.bls.request import TokenIds
 from tandem.bls.settings import EngineSettings
 from tandem.bls.text.token_details import TopLogProbs
@@ -37,6 +37,8 @@ def read_result(
     tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
     if not engine.excludes_input:
         tokens = tokens[len(call.context) :]
+    if (tokens < 0).any():
+        raise EngineCallError(engine.model, "its response has negative token ids")
     log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
     is_draft = call.engine == "draft"
     return EngineResult(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from functools import partial
 
-from tandem.bls.effects import EngineCall, EngineResult, EngineRole
 from tandem.bls.errors import EngineCallError, EngineTimeout, Failure
+from tandem.bls.ports import EngineCall, EngineResult, EngineRole
 from tandem.bls.request import Request
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients
@@ -34,13 +33,8 @@ class SequenceCaller(CallSlot):
         self._calls_made = 0
         self._next_stop = 0.0
 
-    def call_engine(
-        self, call: EngineCall, before_blocking: Callable[[], None] = lambda: None
-    ) -> EngineResult:
-        """Call an engine and return its result.
-
-        before_blocking: function to run right before the thread blocks.
-        """
+    def call_engine(self, call: EngineCall) -> EngineResult:
+        """Call an engine and return its result. It is incomplete if the call was stopped."""
         engine = self._clients.engines[call.engine]
         if call.engine not in self._builders:
             self._builders[call.engine] = RequestBuilder(engine, self._request)
@@ -55,10 +49,8 @@ class SequenceCaller(CallSlot):
             decoupled=engine.settings.decoupled,
         )
         began = time.monotonic()
-        request = builder.build(call, request_id)
-        before_blocking()
         try:
-            response = infer(request)
+            response = infer(builder.build(call, request_id))
         except EngineCallError as error:
             if NOT_CACHED not in error.what:
                 raise

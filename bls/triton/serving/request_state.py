@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 from tandem.bls.admission.admission import Arrivals
 from tandem.bls.admission.concurrency_limiter import Permit
-from tandem.bls.errors import Cancelled, DeadlineExceeded, Failure, ServingError
+from tandem.bls.errors import Abandoned, Cancelled, DeadlineExceeded, Failure, ServingError
 from tandem.bls.request import Options
 from tandem.bls.triton.background import log_exception
-from tandem.bls.triton.engine_calls.call_slot import Abandoned, CallSlot
+from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.responses.response_builder import ResponseBuilder, SequenceOutput
 from tandem.bls.triton.responses.sender import Sender
 from tandem.bls.triton.serving.sequence_state import SequenceState

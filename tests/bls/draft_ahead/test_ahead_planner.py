@@ -7,7 +7,7 @@ from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import DraftAhead
-from tandem.bls.effects import Draft, DraftPlan, EngineResult
+from tandem.bls.ports import Draft, DraftPlan, EngineResult
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
 

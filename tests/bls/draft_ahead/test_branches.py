@@ -13,6 +13,7 @@ from scripted import (
     SETTINGS,
     BranchingDraft,
     Health,
+    Ports,
     Reports,
     Target,
     decoding_of,
@@ -31,7 +32,7 @@ from tandem.bls.draft_ahead.branches import (
 from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
-from tandem.bls.effects import Draft, EngineResult
+from tandem.bls.ports import Draft, EngineResult
 from tandem.bls.request import Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -168,8 +169,9 @@ def test_drafts_with_ids_unknown_to_the_draft_engine_get_no_branches():
         small, SharedVocabulary(small, AHEAD.target), Health(), FixedLength(4), ahead
     )
     sequence = Sequence(request_of())
-    assert drafter.draft_ahead(sequence, Draft(ids(1, 5), drafter="prompt_lookup")) is not None
-    assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None
+    engines = Ports(Target(ENDLESS))
+    assert drafter.draft_ahead(sequence, Draft(ids(1, 5), drafter="prompt_lookup"), engines)
+    assert not drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup"), engines)
 
 
 def test_branches_respect_ends_of_sequence_min_tokens_and_context_limits():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scripted import (
     ENDLESS,
     BranchingDraft,
+    Ports,
     Target,
     decoding_of,
     expected,
@@ -20,7 +21,7 @@ from strategies import languages
 
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import make_draft_ahead
-from tandem.bls.effects import Draft, EngineCall, EngineResult
+from tandem.bls.ports import Draft, EngineCall, EngineResult
 from tandem.bls.sequence import Sequence
 
 
@@ -82,12 +83,11 @@ def test_logits_that_arrive_too_late_are_returned(logits):
     request, planner = request_of(**BY_PROBABILITIES), AheadPlanner(SHARED)
     ahead, sequence = make_draft_ahead(request, SHARED, planner), Sequence(request)
     call = EngineCall("draft", sequence.context, 0, seed=0)
-    steps = ahead.start(sequence, Draft(ids(1, 2)), ahead.plan(4), call, room=100)
-    next(steps)
+    engines = Ports(Target(ENDLESS))
+    assert ahead.start(sequence, Draft(ids(1, 2)), ahead.plan(4), call, room=100, engines=engines)
     ahead.give_up()
     assert not planner.unread_logits
-    with pytest.raises(StopIteration):
-        steps.send(EngineResult(ids(), draft_logits=logits))
+    engines.ahead.set_result(EngineResult(ids(), draft_logits=logits))
     assert list(planner.unread_logits) == ([logits] if logits else [])
 
 

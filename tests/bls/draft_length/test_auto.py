@@ -12,7 +12,7 @@ from scripted import ids
 from tandem.bls.draft_length.auto import AutoLength, DraftPlanner
 from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.draft_length.fixed import FixedLength
-from tandem.bls.effects import Draft, DraftPlan, EngineResult
+from tandem.bls.ports import Draft, DraftPlan, EngineResult
 
 MAX_DRAFT_LEN = 16
 SECONDS = st.floats(0.0, 100.0)

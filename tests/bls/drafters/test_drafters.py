@@ -7,9 +7,12 @@ import pytest
 from scripted import (
     ENDLESS,
     SETTINGS,
+    BranchingDraft,
     Draft,
     Health,
     Language,
+    OverduePorts,
+    Ports,
     Reports,
     Target,
     decoding_of,
@@ -19,7 +22,7 @@ from scripted import (
     with_engines,
 )
 
-from tandem.bls import effects
+from tandem.bls import ports
 from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
@@ -27,8 +30,8 @@ from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.effects import EngineResult
 from tandem.bls.metrics.request_statistics import Statistics
+from tandem.bls.ports import EngineResult
 from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -287,7 +290,7 @@ def drafting_in_vain():
     drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner), Statistics())
     for _ in range(40):
         time.now += 0.1
-        drafted = effects.Draft(ids(1, 2), drafter="draft_model", result=EngineResult(ids(1, 2)))
+        drafted = ports.Draft(ids(1, 2), drafter="draft_model", result=EngineResult(ids(1, 2)))
         drafter.verified(drafted, 0, 0.1)
     for _ in range(3):
         time.now += 0.02
@@ -297,9 +300,7 @@ def drafting_in_vain():
 
 def proposed_without_calls(drafter, sequence, limit=4):
     """Return the drafter's proposal. The drafter must not call the draft model."""
-    with pytest.raises(StopIteration) as proposed:
-        next(drafter.propose(sequence, limit))
-    return proposed.value.value
+    return drafter.propose(sequence, limit, Ports(Target(ENDLESS)))
 
 
 def decoded_alone(drafter, sequence):
@@ -310,7 +311,7 @@ def decoded_alone(drafter, sequence):
 def matches_pay():
     """Return the same as `drafting_in_vain`, but matches have been right."""
     drafter, planner, time = drafting_in_vain()
-    match = effects.Draft(np.ones(16, np.int32), num_matching=2)
+    match = ports.Draft(np.ones(16, np.int32), num_matching=2)
     for _ in range(20):
         planner.observe_lookup(match, 16)
     drafter.observe_plain_call(1, 0.02)
@@ -327,7 +328,7 @@ def test_hybrid_decodes_in_growing_chunks_until_a_match_is_right_if_matches_pay(
         chunks.append(decoded_alone(drafter, sequence))
         sequence.append(ids(token))
     assert chunks == [1, 2, 4, 8, 16, 32]
-    match = effects.Draft(ids(5), drafter="prompt_lookup", num_matching=2)
+    match = ports.Draft(ids(5), drafter="prompt_lookup", num_matching=2)
     drafter.verified(match, 0, 0.1)
     assert decoded_alone(drafter, sequence) == 32
     drafter.verified(match, 1, 0.1)
@@ -401,7 +402,9 @@ def test_auto_uses_a_fixed_length_for_seeded_output_that_depends_on_it(
     )
     planner = DraftPlanner(16, clock=lambda: 0.0, stops_when_unsure=True)
     drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner), Statistics())
-    first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
+    draft = Draft(ENDLESS)
+    drafter.propose(Sequence(request), 16, Ports(Target(ENDLESS), draft))
+    first = draft.calls[0].max_new_tokens
     is_seeded = seeded and use_draft_logits
     assert (first == SEEDED_LENGTH) == (draft_len == AUTO and is_seeded)
     assert draft_len == AUTO or first == 3
@@ -417,3 +420,36 @@ def test_missing_draft_logits_are_reported_and_do_not_change_the_output():
         "model 'draft' failed: generation_logits are missing from its response"
     ]
     assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]
+
+
+AHEAD = with_engines(SETTINGS, draft={"branches": True})
+
+
+@pytest.mark.parametrize("overdue", [1, 2, 4])
+@pytest.mark.parametrize("stop_strings", [(), ("ab",)])
+@pytest.mark.parametrize(
+    ("drafter", "script", "changes"),
+    [
+        ("draft_model", (True, True, False), {}),
+        ("draft_model", (True,), {"use_draft_logits": True}),
+        ("draft_model", (True,), {"draft_len": AUTO}),
+        ("draft_model", (), {"draft_ahead": True}),
+        ("hybrid", (True, False), {}),
+        ("hybrid", (), {"draft_ahead": True}),
+    ],
+)
+def test_an_overdue_draft_call_changes_only_its_round(
+    drafter, script, changes, stop_strings, overdue
+):
+    request = request_of(drafter, max_tokens=60, stop_strings=stop_strings, **changes)
+    draft = Draft(ENDLESS, script) if script else BranchingDraft(ENDLESS)
+    settings = SETTINGS if script else AHEAD
+    decoding, ports = decoding_of(request, settings), OverduePorts(Target(ENDLESS), draft, overdue)
+    ports.run(decoding)
+    tokens, text, reason = expected(request, ENDLESS)
+    assert decoding.sequence.output.tolist() == tokens
+    assert "".join(chunk.text for chunk in ports.chunks) == text
+    assert ports.chunks[-1].finish_reason == reason
+    was_overdue = ports.num_drafts >= overdue
+    assert decoding.statistics.num_drafter_failures == was_overdue
+    assert ports.num_drafts > overdue or not was_overdue  # drafting goes on

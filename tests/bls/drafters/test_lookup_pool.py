@@ -10,6 +10,7 @@ from scripted import (
     SETTINGS,
     Draft,
     Language,
+    Ports,
     Says,
     Target,
     decoding_of,
@@ -20,11 +21,10 @@ from scripted import (
 )
 from strategies import languages
 
-from tandem.bls import effects
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.drafters.prompt_lookup import make as make_prompt_lookup
 from tandem.bls.drafters.registry import DRAFTERS, DrafterKind
-from tandem.bls.errors import EngineCallError
+from tandem.bls.errors import EngineCallError, Interrupted
 from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.lookup.pools import LookupPools
@@ -91,25 +91,23 @@ def test_an_answer_joins_its_pool_up_to_its_end_of_sequence(pools):
 
 
 def test_an_answer_joins_its_pool_before_the_last_chunk_is_sent(pools):
-    steps = decoding_of(request_of(stream=True), pools=pools).decode()
-    target, heard, effect = Target(Counts()), [], next(steps)
-    while not heard or heard[-1][0] is None:
-        if isinstance(effect, effects.Chunk):
-            heard.append((effect.finish_reason, pools.num_tokens))
-            effect = next(steps, None)
-        else:
-            effect = steps.send(next(target.answers(effect)))
+    ports, heard = Ports(Target(Counts())), []
+    ports.send = lambda chunk: heard.append((chunk.finish_reason, pools.num_tokens))
+    decoding_of(request_of(stream=True), pools=pools).run(ports)
     assert len(heard) > 5
     assert [reason for reason, held in heard if held] == ["length"]
 
 
 def test_a_cancelled_answer_does_not_join_its_pool(pools):
-    steps = decoding_of(request_of(stream=True), pools=pools).decode()
-    target, answer = Target(Counts()), None
-    for _ in range(15):
-        effect = steps.send(answer)
-        answer = None if isinstance(effect, effects.Chunk) else next(target.answers(effect))
-    steps.close()
+    def send(_):
+        if len(heard) == 5:
+            raise Interrupted
+        heard.append(1)
+
+    ports, heard = Ports(Target(Counts())), []
+    ports.send = send
+    with pytest.raises(Interrupted):
+        decoding_of(request_of(stream=True), pools=pools).run(ports)
     assert pools.num_tokens == 0
 
 

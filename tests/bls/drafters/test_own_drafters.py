@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from error_lines import error_line
-from scripted import ENDLESS, Draft, Health, Target, decoding_of, expected, ids, play
+from scripted import ENDLESS, Draft, Health, OverduePorts, Target, decoding_of, expected, ids, play
 
 from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
 from tandem.bls.drafters.registry import (
@@ -23,7 +23,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "drafters" / "repeat.py"
 HEAD = """
 from tandem.bls.drafters.registry import DrafterKind
 from tandem.bls.drafters.drafter import Drafter
-from tandem.bls.effects import Draft, EngineCall
+from tandem.bls.ports import Draft, EngineCall
 """
 ROW = "DRAFTER = DrafterKind(name='own', description='a test', module=__name__)\n"
 MAKE = "def make(request, context):\n    return Own()\n"
@@ -63,26 +63,28 @@ def played(health=None, **changes):
 
 
 def test_custom_drafts_are_cut_after_an_end_of_sequence(joined):
-    joined("def propose(self, sequence, limit):\n    return Draft([1, 7, 2])\n    yield")
+    joined("def propose(self, sequence, limit, engines):\n    return Draft([1, 7, 2])")
     _, target = played(end_ids=(7,))
     assert target.calls[0].draft.tokens.tolist() == [1, 7]
 
 
-PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
+PROPOSE = "def propose(self, sequence, limit, engines):\n    {}"
 
 
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
         (PROPOSE.format("[][1]"), "IndexError: list index out of range (own.py, line 8)"),
-        ("def propose(self, sequence, limit):\n    return Draft()", "TypeError: 'Draft' object"),
         (
             PROPOSE.format("return Draft([1] * 4)"),
             "its draft has 4 tokens; the limit is 3",
         ),
         (PROPOSE.format("return Draft([8])"), "its draft token ids must be between 0 and 7"),
         (PROPOSE.format("return Draft([[1]])"), "its draft token ids must be a 1-D array"),
-        (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "it calls an engine; set"),
+        (
+            PROPOSE.format("engines.call(EngineCall('draft', None, 1, 1))"),
+            "it calls an engine; set",
+        ),
         (PROPOSE.format("return []"), "it must return a Draft; got list"),
         (
             PROPOSE.format("return Draft([1], logits=[[0.0]])"),
@@ -117,34 +119,34 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        (PROPOSE.format("yield 7"), "it may only yield calls to the draft model; got int"),
+        (PROPOSE.format("engines.call(7)"), "it may only make calls to the draft model; got int"),
         (
-            PROPOSE.format("yield EngineCall('target', None, 1, 1)"),
+            PROPOSE.format("engines.call(EngineCall('target', None, 1, 1))"),
             "it may only call the draft engine; got target",
         ),
         (
-            PROPOSE.format("yield EngineCall('draft', None, 1, 1)"),
+            PROPOSE.format("engines.call(EngineCall('draft', None, 1, 1))"),
             "its call's context must be a 1-D",
         ),
         (
-            PROPOSE.format("yield EngineCall('draft', sequence.context, 1, -1)"),
+            PROPOSE.format("engines.call(EngineCall('draft', sequence.context, 1, -1))"),
             "its call's seed must be between 0 and 2^64-1",
         ),
         (
-            PROPOSE.format("yield EngineCall('draft', sequence.context, 2**64, 1)"),
+            PROPOSE.format("engines.call(EngineCall('draft', sequence.context, 2**64, 1))"),
             "its call's max_new_tokens must be between",
         ),
         (
-            PROPOSE.format("yield EngineCall('draft', sequence.context, 0, 1)"),
+            PROPOSE.format("engines.call(EngineCall('draft', sequence.context, 0, 1))"),
             "its call's max_new_tokens must be between",
         ),
         (
-            PROPOSE.format("yield EngineCall('draft', sequence.context, 1.5, 1)"),
+            PROPOSE.format("engines.call(EngineCall('draft', sequence.context, 1.5, 1))"),
             "its call's context must be a 1-D",
         ),
         (
             PROPOSE.format(
-                "yield EngineCall('draft', sequence.context.astype('int64') + 2**40, 1, 1)"
+                "engines.call(EngineCall('draft', sequence.context.astype('int64') + 2**40, 1, 1))"
             ),
             "the context ids of its engine call must be",
         ),
@@ -162,9 +164,9 @@ def test_invalid_engine_calls_of_a_custom_drafter_are_rejected(joined, body, fau
 def test_engine_calls_of_a_custom_drafter_get_the_right_types(joined):
     """Triton rejects 64-bit ids, and the error would pause drafting for all requests."""
     joined(
-        "def propose(self, sequence, limit):\n"
+        "def propose(self, sequence, limit, engines):\n"
         "    context = sequence.context.astype('int64')\n"
-        "    answer = yield EngineCall('draft', context, limit, 1, stop_ids=[2])\n"
+        "    answer = engines.call(EngineCall('draft', context, limit, 1, stop_ids=[2]))\n"
         "    return Draft(answer.tokens)",
         CALLER,
     )
@@ -176,8 +178,8 @@ def test_engine_calls_of_a_custom_drafter_get_the_right_types(joined):
 
 
 CALLS_DRAFT = (
-    "def propose(self, sequence, limit):\n"
-    "    answer = yield EngineCall('draft', sequence.context, limit, 1)\n"
+    "def propose(self, sequence, limit, engines):\n"
+    "    answer = engines.call(EngineCall('draft', sequence.context, limit, 1))\n"
     "    return Draft(answer.tokens)"
 )
 
@@ -203,9 +205,8 @@ def test_a_rejected_call_of_a_custom_drafter_does_not_pause_the_draft_engine(joi
 
 def test_drafts_with_unknown_names_are_counted_under_the_drafter_name(joined):
     joined(
-        "def propose(self, sequence, limit):\n"
-        "    return Draft([1], drafter=f'own-{len(sequence)}')\n"
-        "    yield"
+        "def propose(self, sequence, limit, engines):\n"
+        "    return Draft([1], drafter=f'own-{len(sequence)}')"
     )
     decoding, _ = played()
     assert decoding.statistics.by_drafter.keys() == {"own"}
@@ -213,9 +214,8 @@ def test_drafts_with_unknown_names_are_counted_under_the_drafter_name(joined):
 
 def test_an_error_after_verification_ends_only_later_custom_drafts(joined):
     joined(
-        "def propose(self, sequence, limit):\n"
+        "def propose(self, sequence, limit, engines):\n"
         "    return Draft([1])\n"
-        "    yield\n"
         "def verified(self, draft, num_accepted, seconds):\n"
         "    raise KeyError(num_accepted)"
     )
@@ -282,3 +282,14 @@ def test_a_drafter_name_that_already_exists_is_rejected(name):
     ):
         register(DrafterKind(name=name, description="again", module="nowhere"))
     assert before == DRAFTERS
+
+
+@pytest.mark.parametrize("overdue", [1, 3])
+def test_an_overdue_call_of_a_custom_drafter_changes_only_its_round(joined, overdue):
+    joined(CALLS_DRAFT, CALLER)
+    decoding = decoding_of(REQUEST)
+    ports = OverduePorts(Target(ENDLESS), Draft(ENDLESS), overdue)
+    ports.run(decoding)
+    assert decoding.sequence.output.tolist() == expected(REQUEST, ENDLESS)[0]
+    assert decoding.statistics.num_drafter_failures == 1
+    assert ports.num_drafts > overdue

@@ -8,15 +8,16 @@ import pytest
 import tokenizer_kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import SETTINGS, Target, Writes, decoded_by, decoding_of, ids, play, with_engines
+from scripted import SETTINGS, Target, Writes, decoding_of, ids, play, with_engines
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tandem.bls.drafters.translation import Translator
-from tandem.bls.effects import EngineResult
 from tandem.bls.exactness.lossless import draft_gets_bans, draft_sampling
+from tandem.bls.ports import EngineResult
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO, DraftTokenizer
+from tandem.bls.text.detokenizer import decode_with
 from tandem.postprocessing.detokenizer import make_detokenizer
 
 END = 2  # "</s>"
@@ -108,7 +109,7 @@ def decode(kinds, translator, written, draft, **changes):
     language = Writes(len(request.prompt_ids), written)
     detokenizer = make_detokenizer(target, skip_special_tokens=True)
     target_engine = Target(language, request.end_ids)
-    chunks = play(decoding, target_engine, draft, decode=decoded_by(detokenizer))
+    chunks = play(decoding, target_engine, draft, decode=decode_with(detokenizer))
     return decoding, "".join(chunk.text for chunk in chunks)
 
 

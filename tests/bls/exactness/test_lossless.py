@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripted import SETTINGS, VOCAB, ids, with_engines
 
-from tandem.bls import effects
+from tandem.bls import ports
 from tandem.bls.exactness.lossless import (
     draft_gets_bans,
     draft_sampling,
@@ -45,7 +45,7 @@ def request_of(drafter="draft_model", **changes):
 
 
 def test_logits_are_sent_raw_if_the_target_warps_them():
-    draft = effects.Draft(TOKENS)
+    draft = ports.Draft(TOKENS)
     found = verification_logits(draft, LOGITS, request_of(), SETTINGS)
     assert np.shares_memory(found, LOGITS)
     assert found.shape == LOGITS.shape
@@ -56,7 +56,7 @@ def test_logits_are_sent_raw_if_the_target_warps_them():
 @pytest.mark.parametrize("width", [VOCAB - 2, VOCAB, VOCAB + 3])
 def test_logits_are_warped_for_a_target_that_does_not(width, dtype, expected):
     settings = with_engines(RAW, target={"vocab_size": width, "logits_dtype": dtype})
-    found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(), settings)
+    found = verification_logits(ports.Draft(TOKENS), LOGITS, request_of(), settings)
     assert (found.shape, found.dtype) == ((1, 2, width), expected)
     assert found.flags.c_contiguous
     whole = LOGITS[0, :, :width] / 0.7
@@ -66,32 +66,32 @@ def test_logits_are_warped_for_a_target_that_does_not(width, dtype, expected):
 
 def test_complete_draft_logits_are_warped_by_all_sampling_options():
     settings = with_engines(RAW, draft={"samples_exactly": True})
-    found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(sampling=PLAIN), settings)
+    found = verification_logits(ports.Draft(TOKENS), LOGITS, request_of(sampling=PLAIN), settings)
     assert np.isfinite(found).all()
-    found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(), settings)
+    found = verification_logits(ports.Draft(TOKENS), LOGITS, request_of(), settings)
     assert np.isinf(found).any()
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])
 def test_drafts_without_logits_get_probability_1_for_a_target_that_resamples(drafter):
     request = request_of(drafter, use_draft_logits=False)
-    found = verification_logits(effects.Draft(TOKENS), None, request, RAW)
+    found = verification_logits(ports.Draft(TOKENS), None, request, RAW)
     assert np.exp(found).sum() == 2
     assert found[0, [0, 1], TOKENS].tolist() == [0, 0]
     greedy = request_of(drafter, sampling=GREEDY, use_draft_logits=False)
-    assert verification_logits(effects.Draft(TOKENS), None, greedy, RAW) is None
+    assert verification_logits(ports.Draft(TOKENS), None, greedy, RAW) is None
 
 
 def test_logits_of_cut_draft_tokens_are_dropped():
     for settings in (SETTINGS, RAW):
-        found = verification_logits(effects.Draft(TOKENS[:1]), LOGITS, request_of(), settings)
+        found = verification_logits(ports.Draft(TOKENS[:1]), LOGITS, request_of(), settings)
         assert found.shape == (1, 1, VOCAB)
 
 
 def test_logits_too_small_for_half_precision_become_minus_infinity():
     settings = with_engines(RAW, target={"logits_dtype": "FP16"})
     request = request_of(sampling=Sampling(temperature=1e-5, top_k=0))
-    found = verification_logits(effects.Draft(TOKENS), LOGITS, request, settings)
+    found = verification_logits(ports.Draft(TOKENS), LOGITS, request, settings)
     assert found.max() <= 0
     assert np.isinf(found).any()
 

@@ -2,37 +2,26 @@
 
 import numpy as np
 import pytest
-from scripted import decoded, ids, perform, request_of, text_of
+from scripted import decoded, ids, request_of, text_of
 
-from tandem.bls.effects import Chunk
-from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.text import detokenizer as text
-from tandem.bls.text.detokenizer import IncrementalDetokenizer, detokenize_stream
-from tandem.bls.text.token_details import plain_details
-
-TOTALS = Statistics().totals
+from tandem.bls.text.detokenizer import IncrementalDetokenizer
 
 
-def fed(tokens, *, stops=(), each_round=True, rounds=None):
+def fed(tokens, *, stops=(), stream=True):
     """Decode rounds of tokens; return each round's text, kept tokens and detokenizer call."""
-    so_far = IncrementalDetokenizer(request_of(stop_strings=stops), each_round=each_round)
+    so_far = IncrementalDetokenizer(request_of(stop_strings=stops, stream=stream))
     windows, texts, kept = [], [], []
 
-    def run(steps):
-        answer = None
-        while True:
-            try:
-                call = steps.send(answer)
-            except StopIteration as done:
-                return done.value
-            windows.append((call.window.tolist(), call.context_length))
-            answer = decoded(call)
+    def decode(window, context_length, **options):
+        windows.append((window.tolist(), context_length))
+        return decoded(window, context_length, **options)
 
     for round_ in tokens:
-        shown, count, _ = run(so_far.extend(ids(*round_)))
+        shown, count, _ = so_far.extend(ids(*round_), decode)
         texts.append(shown)
         kept.append(count)
-    return so_far, run, texts, kept, windows
+    return so_far, decode, texts, kept, windows
 
 
 def test_each_round_decodes_only_recent_ids_and_the_new_ones():
@@ -44,23 +33,23 @@ def test_each_round_decodes_only_recent_ids_and_the_new_ones():
 
 
 def test_without_streaming_or_stop_strings_text_is_decoded_once():
-    so_far, run, texts, kept, windows = fed([[0, 1], [2]], each_round=False)
+    so_far, decode, texts, kept, windows = fed([[0, 1], [2]], stream=False)
     assert (texts, kept, windows) == (["", ""], [2, 1], [])
-    assert run(so_far.finish(ids(0, 1, 2))) == "abab"
+    assert so_far.finish(ids(0, 1, 2), decode) == "abab"
     assert windows == [([0, 1, 2], None)]
 
 
 def test_text_that_could_begin_a_stop_string_is_sent_at_the_end():
-    so_far, run, texts, *_ = fed([[0, 1], [0]], stops=("aba!",))
+    so_far, decode, texts, *_ = fed([[0, 1], [0]], stops=("aba!",))
     assert texts == ["", ""]
-    assert run(so_far.finish(ids(0, 1, 0))) == "aba"
+    assert so_far.finish(ids(0, 1, 0), decode) == "aba"
 
 
 def test_no_text_follows_a_stop_string():
-    so_far, run, texts, kept, _ = fed([[4, 0, 1, 0, 1]], stops=("ba",))
+    so_far, decode, texts, kept, _ = fed([[4, 0, 1, 0, 1]], stops=("ba",))
     assert (texts, kept) == ([" a"], [4])
     assert so_far.stop_string
-    assert run(so_far.finish(ids(4, 0, 1, 0))) == ""
+    assert so_far.finish(ids(4, 0, 1, 0), decode) == ""
 
 
 def test_the_answer_ends_with_the_token_that_completes_a_stop_string():
@@ -76,14 +65,6 @@ def test_the_answer_ends_with_the_token_that_completes_a_stop_string():
     ]
 
 
-def chunks_of(count):
-    finish = [None] * (count - 1) + ["length"]
-    return [
-        Chunk(ids(at % 6, 0), "", reason, TOTALS, plain_details(2 * at, 2))
-        for at, reason in enumerate(finish)
-    ]
-
-
 @pytest.mark.parametrize("count", [10, 2_000])
 def test_detokenizing_takes_linear_time(monkeypatch, count):
     copied = []
@@ -94,8 +75,9 @@ def test_detokenizing_takes_linear_time(monkeypatch, count):
         return joined
 
     monkeypatch.setattr(text, "np", type("numpy", (), {"concatenate": staticmethod(counting)}))
-    chunks = chunks_of(count)
-    heard = perform(detokenize_stream(request_of(), chunks))
-    tokens = [token for chunk in chunks for token in chunk.tokens.tolist()]
-    assert "".join(chunk.text for chunk in heard) == text_of(tokens)
+    so_far, shown = IncrementalDetokenizer(request_of(stream=True)), ""
+    for at in range(count):
+        shown += so_far.extend(ids(at % 6, 0), decoded).text
+    tokens = [token for at in range(count) for token in (at % 6, 0)]
+    assert shown + so_far.finish(ids(*tokens), decoded) == text_of(tokens)
     assert sum(copied) <= 4 * len(tokens)

@@ -4,8 +4,9 @@ import pytest
 import tokenizer_kinds
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import Target, Writes, decoded_by, decoding_of, ids, play, request_of
+from scripted import Target, Writes, decoding_of, ids, play, request_of
 
+from tandem.bls.text.detokenizer import decode_with
 from tandem.postprocessing.detokenizer import make_detokenizer
 
 KINDS = {
@@ -21,7 +22,7 @@ each_way = pytest.mark.parametrize(
 def answered(kind, prompt, tokens, **asked):
     """Return the text and the finish reason of an answer with these tokens."""
     tokenizer, _ = KINDS[kind]
-    decode = decoded_by(make_detokenizer(tokenizer, skip_special_tokens=True))
+    decode = decode_with(make_detokenizer(tokenizer, skip_special_tokens=True))
     request = request_of(
         prompt_ids=ids(*prompt), max_tokens=len(tokens), end_ids=(), drafter="none", **asked
     )

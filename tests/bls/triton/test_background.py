@@ -4,20 +4,20 @@ import threading
 
 import pytest
 from live_triton import eventually
-from receivers import Receiver
+from receivers import Receiver, Runs
 from scripted import ids
 
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter
-from tandem.bls.effects import Chunk
 from tandem.bls.errors import Cancelled, EngineCallError, Overloaded
+from tandem.bls.ports import Chunk
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import run_in_background
-from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
 from tandem.bls.triton.forward import ForwardEntry
 from tandem.bls.triton.responses.sender import Sender
+from tandem.bls.triton.sequence_thread import SequenceThread
 
 
 @pytest.fixture
@@ -56,31 +56,28 @@ def test_tasks_are_rejected_as_overloaded_if_no_thread_can_start(threads):
 
 
 def test_decoding_waits_until_a_thread_can_start(threads):
-    def steps():
-        yield chunk
-
     chunk, receiver = Chunk(ids(7), "", None, None, None), Receiver()
-    driver = Driver(Clients, steps(), None, receiver)
+    thread = SequenceThread(Clients, Runs(lambda ports: ports.send(chunk)), receiver)
     threads.left = 0
-    driver.start()
-    driver.check(now=1.0)
+    thread.start()
+    thread.check(now=1.0)
     assert receiver.chunks == receiver.ends == []
     threads.left = 1
-    driver.check(now=2.0)
+    thread.check(now=2.0)
     assert eventually(lambda: receiver.ends == [None])
     assert receiver.chunks == [chunk]
     threads.left = 1
-    driver.check(now=3.0)
-    assert threads.left == 1  # an ended driver starts no thread
+    thread.check(now=3.0)
+    assert threads.left == 1  # an ended sequence starts no thread
     assert receiver.ends == [None]
 
 
 def test_an_interrupted_sequence_ends_even_if_no_thread_can_start(threads):
     receiver, reason = Receiver(), Cancelled()
-    driver = Driver(Clients, iter(()), None, receiver)
-    driver.interrupt(reason)
+    thread = SequenceThread(Clients, Runs(lambda ports: None), receiver)
+    thread.interrupt(reason)
     threads.left = 0
-    driver.start()  # no check follows, because the request is closed
+    thread.start()  # no check follows, because the request is closed
     assert receiver.ends == [reason]
 
 

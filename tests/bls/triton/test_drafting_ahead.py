@@ -8,12 +8,12 @@ import triton_python_backend_utils as triton
 from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines, Held
 from live_triton import eventually
 from receivers import Panic, Receiver
-from scripted import ENDLESS, decoding_of, expected
+from scripted import ENDLESS, decoded, decoding_of, expected
 
 from tandem.bls.errors import Cancelled
 from tandem.bls.settings import MAX_AHEAD_THREADS
-from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
+from tandem.bls.triton.sequence_thread import SequenceThread
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def started(pb, engines, clients=None):
     pb.InferenceRequest.answer = engines
     decoding, receiver = decoding_of(REQUEST, AHEAD), Receiver()
     clients = clients or EngineClients(AHEAD)
-    driver = Driver(clients, decoding.decode(), REQUEST, receiver)
+    driver = SequenceThread(clients, decoding, receiver, decoded)
     driver.start()
     return driver, receiver, decoding.statistics
 

@@ -8,10 +8,14 @@ import pytest
 from client_inputs import INPUTS, array
 from live_triton import eventually
 from model_configs import model_config, start_arguments
+from receivers import Panic
 from scripted import SETTINGS, with_engines
 from tokenizer_kinds import byte_level, write
 
+from tandem.bls.errors import Overloaded
 from tandem.bls.triton import stream
+from tandem.bls.triton.responses.response_builder import ResponseBuilder
+from tandem.bls.triton.serving import sequence_state
 from tandem.bls.triton.stream import TOKENIZER_CALLS, StreamEntry
 from tandem.contract import engine as tensors
 from tandem.contract import entry as outputs
@@ -36,13 +40,15 @@ class Models:
     """The models that the entry calls. The target writes TEXT, whatever the prompt is.
 
     before_round: called with the number of tokens that the target has written. tokenizer_free:
-    cleared to hold the calls to the tokenizer.
+    cleared to hold the calls to the tokenizer. called: the names of the called models. failing:
+    names of models whose calls fail.
     """
 
     def __init__(self, pb):
         self.before_round = lambda written: None
         self.tokenizer_free = threading.Event()
         self.tokenizer_free.set()
+        self.called, self.failing = [], set()
         settings = TokenizerSettings(
             ".",
             add_special_tokens=False,
@@ -61,6 +67,9 @@ class Models:
 
     def __call__(self, request):
         wanted = request.given["requested_output_names"]
+        self.called.append(request.model_name)
+        if request.model_name in self.failing:
+            return self._pb.InferenceResponse(error=self._pb.TritonError("it broke"))
         if request.model_name == SETTINGS.preprocessing_model:
             self.tokenizer_free.wait()
         try:
@@ -85,7 +94,13 @@ def models(pb):
 
 
 @pytest.fixture
-def entry(models, tmp_path):
+def changes():
+    """Changes to the settings of the entry."""
+    return {}
+
+
+@pytest.fixture
+def entry(models, tmp_path, changes):
     write(KIND, tmp_path / "1" / "tokenizer")
     sizes = {"vocab_size": KIND.get_vocab_size(), "kv_cache_tokens": 4096}
     target = {**sizes, "client_adapters": True}
@@ -95,6 +110,7 @@ def entry(models, tmp_path):
         max_queue_bytes=QUEUE_BYTES,
         max_requests=MAX_REQUESTS,
         max_queue=0,
+        **changes,
     )
     config = model_config(encode(settings), name="bls_stream", instance_group=[{"count": 1}])
     entry = StreamEntry()
@@ -148,6 +164,53 @@ def test_a_stream_has_the_same_text(ask, models):
     texts = texts_of(ask(text_input=PROMPT, stream=True))
     assert len(texts) > 1
     assert "".join(texts) == TEXT
+
+
+def test_text_is_made_without_calls(ask, models):
+    ask(text_input=PROMPT, stream=True)
+    assert SETTINGS.postprocessing_model not in models.called
+
+
+def test_a_stream_is_sent_even_if_no_thread_can_start_for_it(ask, monkeypatch):
+    def no_thread(work):
+        raise Overloaded
+
+    monkeypatch.setattr(sequence_state, "run_in_background", no_thread)
+    sender = ask(text_input=PROMPT, stream=True)
+    assert len(texts_of(sender)) > 1
+    assert "".join(texts_of(sender)) == TEXT
+
+
+def test_a_chunk_that_cannot_be_sent_ends_the_stream(submit, models, monkeypatch):
+    def fail(*_):
+        raise Panic("out of bounds")
+
+    monkeypatch.setattr(ResponseBuilder, "response", fail)
+    sender = submit(text_input=PROMPT, stream=True)
+    assert eventually(lambda: sender.sent)
+    assert "internal error while sending the answer" in sender.sent[0].line
+
+
+class TestReplacedPostprocessing:
+    """With `detokenize_in_loop: false`, the text of each round comes from `postprocessing`."""
+
+    @pytest.fixture
+    def changes(self):
+        return {"detokenize_in_loop": False}
+
+    @pytest.mark.parametrize("stream", [True, False])
+    @pytest.mark.parametrize("stop_words", ["", " over"])
+    def test_it_makes_the_text(self, ask, models, stream, stop_words):
+        sender = ask(text_input=PROMPT, stream=stream, stop_words=stop_words)
+        text = TEXT.partition(" over")[0] if stop_words else TEXT
+        assert "".join(texts_of(sender)) == text
+        assert SETTINGS.postprocessing_model in models.called
+
+    def test_its_failure_ends_the_stream_and_the_target(self, ask, models):
+        models.failing.add(SETTINGS.postprocessing_model)
+        sender = ask(text_input=PROMPT, stream=True)
+        assert "model 'postprocessing' failed: it broke" in sender.sent[-1].line
+        assert models.called.count(SETTINGS.target.model) == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])

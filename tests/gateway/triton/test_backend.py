@@ -11,7 +11,7 @@ import grpc
 import pytest
 from triton_service import CONFIGS, INPUTS, Service, connected, started
 
-from tandem.bls.effects import FinishReason
+from tandem.bls.ports import FinishReason
 from tandem.contract import entry
 from tandem.contract.errors import prefix_code
 from tandem.contract.forwarding import is_forwarded

@@ -1,4 +1,4 @@
-"""The thread runs one generator at a time and always frees its slot."""
+"""The thread makes one call at a time and always frees its slot."""
 
 import threading
 import time
@@ -8,53 +8,41 @@ from ahead_engines import AHEAD, PATIENCE, REQUEST, Engines, Held
 from live_triton import eventually
 from scripted import ids
 
-from tandem.bls.effects import Branching, Draft, EngineCall
 from tandem.bls.errors import Cancelled, EngineTimeout
+from tandem.bls.ports import Branching, Draft, EngineCall
 from tandem.bls.settings import MAX_AHEAD_THREADS
 from tandem.bls.triton.engine_calls import ahead_thread as module
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.sequence_caller import STOP_INTERVAL
 
-
-class Steps:
-    """Steps that make `calls` draft calls. `made`: the number of answered calls."""
-
-    def __init__(self, calls):
-        self.made = 0
-        self._calls = calls
-
-    def __call__(self):
-        for _ in range(self._calls):
-            yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0)
-            self.made += 1
-        return self.made
+CALL = EngineCall("draft", REQUEST.prompt_ids, 1, seed=0)
 
 
 def test_stopping_drafting_ahead_before_its_start_prevents_all_calls(pb, monkeypatch):
-    threads, given_up, wanted = [], Steps(1), Steps(1)
+    threads, engines = [], Engines()
     monkeypatch.setattr(module, "run_in_background", threads.append)
-    pb.InferenceRequest.answer = Engines()
+    pb.InferenceRequest.answer = engines
     thread = AheadThread.start_if_free(EngineClients(AHEAD), REQUEST)
-    result = thread.begin(given_up())
+    result = thread.begin(CALL)
     thread.stop()
-    assert thread.begin(wanted()) is None  # the first steps are still pending
+    assert thread.begin(CALL) is None  # the first call is still pending
     threading.Thread(target=threads[0], daemon=True).start()
     assert isinstance(result.exception(PATIENCE), Cancelled)
-    assert given_up.made == 0
-    assert thread.begin(wanted()).result(PATIENCE) == wanted.made == 1
+    assert not engines.draft.calls
+    assert len(thread.begin(CALL).result(PATIENCE).tokens) == len(engines.draft.calls) == 1
     thread.close(lambda: None)
 
 
 @pytest.fixture
 def working(pb):
-    """Yield a thread in the first of two calls, with its clients, steps, result and hold."""
-    hold, steps, clients = Held("draft"), Steps(2), EngineClients(AHEAD)
+    """Yield a thread in a call, with its clients, result and hold."""
+    hold, clients = Held("draft"), EngineClients(AHEAD)
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.start_if_free(clients, REQUEST)
-    result = thread.begin(steps())
+    result = thread.begin(CALL)
     assert hold.arrived.wait(PATIENCE)
-    yield thread, clients, steps, result, hold
+    yield thread, clients, result, hold
     hold.let_go.set()
 
 
@@ -64,16 +52,6 @@ def all_are_free(clients):
     for _ in filter(None, taken):
         clients.ahead_threads.release()
     return all(taken)
-
-
-def test_stopping_drafting_ahead_prevents_further_calls(pb, working):
-    thread, _, steps, result, hold = working
-    thread.stop()
-    assert eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
-    hold.let_go.set()
-    assert isinstance(result.exception(PATIENCE), Cancelled)
-    assert steps.made == 1
-    thread.close(lambda: None)
 
 
 def test_the_stop_of_a_draft_ahead_call_is_repeated_until_it_ends(pb, working):
@@ -92,30 +70,23 @@ def test_branches_of_a_stopped_draft_ahead_call_are_dropped(pb, stopped):
     pb.InferenceRequest.answer = Engines(hold=hold)
     thread = AheadThread.start_if_free(EngineClients(AHEAD), REQUEST)
     call = EngineCall("draft", REQUEST.prompt_ids, 4, 0, Draft(ids(4)), Branching((0, 1), (0, 2)))
-
-    def steps():
-        answer = yield call
-        came.append(len(answer.branches))
-
-    came = []
-    result = thread.begin(steps())
+    result = thread.begin(call)
     assert hold.arrived.wait(PATIENCE)
     if stopped:
         thread.stop()
     hold.let_go.set()
-    result.result(PATIENCE)
-    assert came == [0 if stopped else 1]
+    assert len(result.result(PATIENCE).branches) == (0 if stopped else 1)
     thread.close(lambda: None)
 
 
 def test_a_draft_ahead_call_that_exceeds_its_timeout_frees_its_slot(working):
-    thread, clients, _, result, _ = working
+    thread, clients, result, _ = working
     thread.check(time.monotonic())
     assert not thread.lost
     thread.check(time.monotonic() + AHEAD.draft.timeout + 1)
     assert isinstance(result.exception(0), EngineTimeout)
     assert thread.lost
-    assert thread.begin(Steps(1)()) is None
+    assert thread.begin(CALL) is None
     assert all_are_free(clients)
     ended = []
     thread.close(lambda: ended.append(1))
@@ -130,12 +101,11 @@ def test_the_engine_stops_a_draft_ahead_call_that_exceeds_its_timeout(pb, workin
 
 
 def test_a_closed_thread_frees_its_slot_after_its_call_ends(working):
-    thread, clients, steps, _, hold = working
+    thread, clients, _, hold = working
     ended = threading.Event()
     thread.close(ended.set)
     assert not ended.is_set()
     assert not all_are_free(clients)
     hold.let_go.set()
     assert ended.wait(PATIENCE)
-    assert steps.made == 1
     assert eventually(lambda: all_are_free(clients))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, ids
 
-from tandem.bls.effects import EngineCall
+from tandem.bls.ports import EngineCall
 from tandem.bls.triton.engine_calls.calls import Calls
 from tandem.bls.triton.engine_calls.clients import EngineClient
 

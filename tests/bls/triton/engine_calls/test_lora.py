@@ -5,8 +5,8 @@ import pytest
 import triton_python_backend_utils as triton
 from scripted import SETTINGS, ids, with_engines
 
-from tandem.bls.effects import EngineCall
 from tandem.bls.errors import EngineCallError
+from tandem.bls.ports import EngineCall
 from tandem.bls.request import LoraTask, Request
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.sequence_caller import SequenceCaller

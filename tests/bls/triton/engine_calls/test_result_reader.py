@@ -1,10 +1,12 @@
 """Answers are read from the tensors in an engine's response."""
 
 import numpy as np
+import pytest
 import triton_python_backend_utils as triton
 from scripted import SETTINGS, ids
 
-from tandem.bls.effects import Branching, EngineCall
+from tandem.bls.errors import EngineCallError
+from tandem.bls.ports import Branching, EngineCall
 from tandem.bls.triton.engine_calls.result_reader import read_result
 from tandem.contract import engine as tensors
 
@@ -23,3 +25,12 @@ def test_each_branch_has_its_own_tokens_and_rows_of_logits():
     assert [(b.num_accepted, b.next_token) for b in branches] == [(0, 5), (0, 6), (1, 7)]
     assert [b.tokens.tolist() for b in branches] == [[1, 2], [3], [4, 5]]
     assert [b.logits_row for b in branches] == [0, 2, 3]
+
+
+def test_negative_ids_are_an_error_of_the_engine():
+    outputs = {tensors.OUTPUT_IDS: ids(3, -1), tensors.SEQUENCE_LENGTH: np.int32([[2]])}
+    call = EngineCall("target", ids(), 2, seed=0)
+    with pytest.raises(
+        EngineCallError, match="model 'target' failed: its response has negative token ids"
+    ):
+        read_result(triton.response_of(outputs), call, 1.0, SETTINGS.target)

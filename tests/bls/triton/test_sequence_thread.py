@@ -6,19 +6,21 @@ import time
 import numpy as np
 import pytest
 import triton_python_backend_utils as triton
-from receivers import Panic, Receiver
+from receivers import Panic, Receiver, Runs
 from scripted import SETTINGS, ids
 
-from tandem.bls.effects import AwaitAhead, EngineCall, StartAhead
 from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
+from tandem.bls.ports import EngineCall
 from tandem.bls.request import Request
-from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.engine_calls.sequence_caller import STOP_INTERVAL
+from tandem.bls.triton.sequence_thread import SequenceThread
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
 REQUEST = Request(prompt_ids=ids(1, 2, 3), max_tokens=8)
+DRAFT = EngineCall("draft", REQUEST.prompt_ids, 1, seed=0)
+VERIFICATION = EngineCall("target", REQUEST.prompt_ids, 1, seed=0)
 
 
 class HeldEngine:
@@ -49,24 +51,32 @@ def engine(pb):
 
 
 class DraftThenVerify:
-    """The steps of a round. failures: errors of the draft call, which don't end the round."""
+    """A loop of one round. failures: errors of the draft call, which don't end the round."""
+
+    request = REQUEST
 
     def __init__(self):
         self.failures = []
+        self.drafts = True
 
-    def __call__(self):
+    def run(self, ports):
         try:
-            yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0)
+            if self.drafts:
+                ports.call(DRAFT)
         except EngineCallError as error:
-            self.failures.append(error)
-        yield EngineCall("target", REQUEST.prompt_ids, 1, seed=0)
+            self.draft_failed(error)
+        ports.call(VERIFICATION)
+
+    def draft_failed(self, error):
+        self.failures.append(error)
+        self.drafts = False
 
 
 @pytest.fixture
 def interrupted(engine):
     """A driver that is interrupted during a draft call because another prompt failed."""
     steps, receiver = DraftThenVerify(), Receiver()
-    driver = Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver)
+    driver = SequenceThread(EngineClients(SETTINGS), steps, receiver)
     driver.start()
     assert engine.arrived.wait(PATIENCE)
     reason = EngineTimeout("target", 60)
@@ -85,7 +95,7 @@ def test_interrupting_a_call_does_not_count_as_a_failure(engine, interrupted):
 
 def test_an_interruption_before_the_start_prevents_all_calls(engine):
     receiver, reason = Receiver(), Cancelled()
-    driver = Driver(EngineClients(SETTINGS), DraftThenVerify()(), REQUEST, receiver)
+    driver = SequenceThread(EngineClients(SETTINGS), DraftThenVerify(), receiver)
     driver.interrupt(reason)
     driver.start()
     assert receiver.end.wait(PATIENCE)
@@ -113,7 +123,7 @@ def test_a_stop_is_repeated_until_its_call_ends(engine, interrupted):
 
 
 def test_a_call_is_not_stopped_before_it_is_interrupted(engine):
-    driver = Driver(EngineClients(SETTINGS), DraftThenVerify()(), REQUEST, Receiver())
+    driver = SequenceThread(EngineClients(SETTINGS), DraftThenVerify(), Receiver())
     driver.start()
     assert engine.arrived.wait(PATIENCE)
     driver.check(time.monotonic() + 2 * STOP_INTERVAL)
@@ -122,41 +132,47 @@ def test_a_call_is_not_stopped_before_it_is_interrupted(engine):
     assert engine.num_stops == 1
 
 
-def test_an_unexpected_error_in_the_loop_reaches_the_client():
-    def steps():
-        raise Panic("index out of bounds")
-        yield
-
+def run(function):
     receiver = Receiver()
-    Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver).start()
-    assert receiver.end.wait(PATIENCE)
-    assert str(receiver.error) == "internal error in the decoding loop; see the server's log"
-
-
-def draft_ahead():
-    """Make one draft call during a verification."""
-    return (yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0))
-
-
-VERIFICATION = EngineCall("target", REQUEST.prompt_ids, 1, seed=0)
-
-
-def run(steps):
-    receiver = Receiver()
-    driver = Driver(EngineClients(SETTINGS), steps, REQUEST, receiver)
+    driver = SequenceThread(EngineClients(SETTINGS), Runs(function), receiver)
     driver.start()
     return driver, receiver
 
 
+def test_an_unexpected_error_in_the_loop_reaches_the_client():
+    def panic(_):
+        raise Panic("index out of bounds")
+
+    _, receiver = run(panic)
+    assert receiver.end.wait(PATIENCE)
+    assert str(receiver.error) == "internal error in the decoding loop; see the server's log"
+
+
+def test_an_overdue_draft_call_does_not_end_the_sequence(engine):
+    loop, receiver = DraftThenVerify(), Receiver()
+    driver = SequenceThread(EngineClients(SETTINGS), loop, receiver)
+    driver.start()
+    assert engine.arrived.wait(PATIENCE)
+    driver.check(time.monotonic() + SETTINGS.draft.timeout + 1)
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is None
+    assert [type(error) for error in loop.failures] == [EngineTimeout]
+    assert engine.called == ["draft", "target"]
+    engine.let_go.set()  # the abandoned thread ends without a trace
+    time.sleep(0.05)
+    assert engine.called == ["draft", "target"]
+    assert len(receiver.ends) == 1
+
+
 def test_unawaited_drafting_ahead_is_stopped(engine):
-    def steps():
-        yield StartAhead(draft_ahead())
-        yield VERIFICATION
+    def rounds(ports):
+        ports.call_ahead(DRAFT)
+        ports.call(VERIFICATION)
         assert engine.arrived.wait(PATIENCE)
-        yield StartAhead(draft_ahead())
+        assert ports.call_ahead(DRAFT) is None
         assert engine.stopped.wait(PATIENCE)
 
-    _, receiver = run(steps())
+    _, receiver = run(rounds)
     assert engine.stopped.wait(PATIENCE)
     engine.let_go.set()
     assert receiver.end.wait(PATIENCE)
@@ -166,15 +182,15 @@ def test_unawaited_drafting_ahead_is_stopped(engine):
 def test_drafting_ahead_continues_on_a_new_thread_after_a_timeout(engine):
     given_up, settled = threading.Event(), []
 
-    def steps():
-        yield StartAhead(draft_ahead())
-        yield VERIFICATION
+    def rounds(ports):
+        ports.call_ahead(DRAFT)
+        ports.call(VERIFICATION)
         assert given_up.wait(PATIENCE)
-        yield StartAhead(draft_ahead())
-        yield VERIFICATION
-        settled.append((yield AwaitAhead(PATIENCE)))
+        ahead = ports.call_ahead(DRAFT)
+        ports.call(VERIFICATION)
+        settled.append(ahead.result(PATIENCE))
 
-    driver, receiver = run(steps())
+    driver, receiver = run(rounds)
     assert engine.arrived.wait(PATIENCE)
     driver.check(time.monotonic() + SETTINGS.draft.timeout + 1)
     given_up.set()

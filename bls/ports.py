@@ -1,26 +1,10 @@
-"""The effects of the loop: requests to its driver.
-
-The loop does no I/O. It yields one of these effects and receives the result.
-
-===========  ====================================  ===================
-effect       meaning                               the driver sends
-===========  ====================================  ===================
-EngineCall   call `draft` or `target`              EngineResult
-StartAhead   run steps while the next call blocks  None
-AwaitAhead   wait for the result of those steps    it, or None if late
-TextCall     detokenize ids                        DecodedText
-Chunk        send tokens (and text) to the client  None
-===========  ====================================  ===================
-
-If an engine fails, the driver throws EngineCallError into the loop. An error in the steps of
-StartAhead is thrown at AwaitAhead. After the client has left, the loop gets no more results.
-"""
+"""What the loop asks of engines, the tokenizer and the client, and what they return."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,43 +142,8 @@ class EngineResult(NamedTuple):
     branches: tuple[BranchDraft, ...] = ()
 
 
-StepsAhead: TypeAlias = Generator[EngineCall, EngineResult, Any]
-
-
-class StartAhead(NamedTuple):
-    """Run these steps while the next EngineCall blocks. AwaitAhead returns their result.
-
-    The steps may yield engine calls only. If earlier steps haven't been awaited, they are abandoned
-    and their call is stopped. If no thread is free, the steps never start, and their result is
-    None.
-    """
-
-    steps: StepsAhead
-
-
-class AwaitAhead(NamedTuple):
-    """Wait for the result of the last StartAhead. The result is None if the steps are late.
-
-    timeout: maximum wait in seconds.
-    """
-
-    timeout: float
-
-
-class TextCall(NamedTuple):
-    """Request the complete text that ``window[context_length:]`` adds to the tokens before it.
-
-    If ``context_length`` is None, requests the text of the whole window, including unfinished
-    characters. wants_lengths: whether to return the number of characters per token.
-    """
-
-    window: TokenIds  # [n]
-    context_length: int | None
-    wants_lengths: bool = False
-
-
 class DecodedText(NamedTuple):
-    """Result of a TextCall. lengths: number of characters that each id completes."""
+    """Text of token ids. lengths: number of characters that each id completes."""
 
     text: str
     lengths: Counts | None = None  # [n - context_length], or None if not requested
@@ -210,5 +159,33 @@ class Chunk(NamedTuple):
     details: TokenDetails
 
 
-Effect: TypeAlias = EngineCall | StartAhead | AwaitAhead | TextCall | Chunk
-Steps: TypeAlias = Generator[Effect, Any, None]
+class Engines(Protocol):
+    """The engine calls of one sequence. They block, except `call_ahead`."""
+
+    def call(self, call: EngineCall) -> EngineResult:
+        """Call an engine; raise EngineCallError if it fails."""
+
+    def call_ahead(self, call: EngineCall) -> Future[EngineResult] | None:
+        """Start a draft call on another thread; return None if no thread is free.
+
+        If an earlier call hasn't ended, it is stopped instead, and None is returned.
+        """
+
+    def stop_ahead(self) -> None:
+        """Stop the last `call_ahead`. Its result then has no branches."""
+
+
+class LoopPorts(Engines, Protocol):
+    """All that the loop needs from outside: engines, the tokenizer and the client."""
+
+    def decode(
+        self, window: TokenIds, context_length: int | None, *, wants_lengths: bool = False
+    ) -> DecodedText:
+        """Return the complete text that ``window[context_length:]`` adds to the tokens before it.
+
+        If ``context_length`` is None, return the text of the whole window, including unfinished
+        characters. wants_lengths: whether to return the number of characters per token.
+        """
+
+    def send(self, chunk: Chunk) -> None:
+        """Send a chunk to the client."""
