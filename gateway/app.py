@@ -38,7 +38,12 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Tri
     template.
     """
     tokenizer = ChatTokenizer(settings.tokenizer, settings.chat_template)
-    serving = Serving(connect(settings.url), tokenizer, open_objects=settings.open_objects)
+    serving = Serving(
+        connect(settings.url),
+        tokenizer,
+        open_objects=settings.open_objects,
+        target=settings.model or settings.tokenizer.absolute().name,
+    )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

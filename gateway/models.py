@@ -160,13 +160,14 @@ class ServedModels:
                 param="num_draft_tokens",
             )
 
-    def describe(self, model: ServedModel) -> dict[str, Any]:
-        """Return an item of /v1/models."""
+    def describe(self, model: ServedModel, target: str) -> dict[str, Any]:
+        """Return an item of /v1/models. target: name of the target."""
         described = {
             "id": model.name,
             "object": "model",
             "created": self.created,
             "owned_by": "tandem",
+            "root": target,
             "max_model_len": self.max_model_len,
             "drafters": list(self.loop.drafters),
         }

@@ -43,13 +43,19 @@ from tandem.gateway.triton.inputs import extras_for, inputs_for, inputs_of_answe
 
 
 class Serving:
-    """The endpoints. open_objects: whether objects in JSON schemas are open by default."""
+    """The endpoints.
 
-    def __init__(self, triton: Triton, tokenizer: ChatTokenizer, *, open_objects: bool) -> None:
+    open_objects: whether objects in JSON schemas are open by default. target: name of the target.
+    """
+
+    def __init__(
+        self, triton: Triton, tokenizer: ChatTokenizer, *, open_objects: bool, target: str
+    ) -> None:
         self.triton = triton
         self.metrics = GatewayMetrics()
         self._tokenizer = tokenizer
         self._open_objects = open_objects
+        self._target = target
 
     async def chat_completions(self, http: Request) -> Response:
         return await self._chat(await read_body(ChatRequest, http), http, ChatWriter)
@@ -198,12 +204,13 @@ class Serving:
 
     async def models(self, _: Request) -> Response:
         served = await self._served_models()
-        data = [served.describe(model) for model in served.models]
+        data = [served.describe(model, self._target) for model in served.models]
         return JSONResponse({"object": "list", "data": data})
 
     async def model(self, http: Request) -> Response:
         served = await self._served_models()
-        return JSONResponse(served.describe(served.find(http.path_params["name"])))
+        model = served.find(http.path_params["name"])
+        return JSONResponse(served.describe(model, self._target))
 
     async def health(self, _: Request) -> Response:
         if await self.triton.ready():

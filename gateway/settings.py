@@ -19,6 +19,7 @@ class GatewaySettings:
     max_body_bytes: maximum size of a request's body.
     allowed_origins: origins of other web pages that may call the gateway (CORS).
     open_objects: whether objects in JSON schemas are open by default.
+    model: name of the target, for people (default: the name of the tokenizer's folder).
     """
 
     url: str
@@ -28,3 +29,4 @@ class GatewaySettings:
     max_body_bytes: int = 8 * MEGABYTE
     allowed_origins: tuple[str, ...] = ()
     open_objects: bool = False
+    model: str | None = None

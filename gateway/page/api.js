@@ -23,6 +23,12 @@ export async function get(path, key) {
   return response.json();
 }
 
+export async function post(path, body, key) {
+  const response = await fetch(path, { method: "POST", headers: headers(key), body: JSON.stringify(body) });
+  if (!response.ok) await throwError(response);
+  return response.json();
+}
+
 // Yields the objects of a streamed answer. Aborting the signal cancels the request.
 export async function* stream(path, body, key, signal) {
   const response = await fetch(path, {

@@ -1,146 +1,181 @@
-// One answer on the page: its text, with a span per token, its statistics and warnings.
+// Shows one answer: its text, colored by the origin of each token, and its statistics.
 
-const KINDS = {
-  accepted: "accepted", correction: "correction", bonus: "bonus", plain: "without a draft",
-  unknown: "of unknown origin", forced: "forced by the schema",
+import { count, explain, speed, written } from "./answer.js";
+import { blocks, rendered } from "./markdown.js";
+
+const ENDS = {
+  stopped: "Stopped. The text above is part of the chat.",
+  length: "Ended at the maximum number of tokens.",
+  interrupted: "Interrupted when the page closed. The text above is part of the chat.",
 };
-const STATISTICS = {
-  speed: "tokens/s", acceptance: "acceptance", perRound: "tokens per round", first: "first token",
-};
+const LOST = { stopped: "Stopped before the first token.", interrupted: "Interrupted before the first token." };
+
+export function element(name, given = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(given)) {
+    if (key in made) made[key] = value;
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+export function copyButton(label, text) {
+  const button = element("button", { type: "button", className: "small", textContent: label });
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Can't copy";
+    }
+    setTimeout(() => { button.textContent = label; }, 2000);
+  });
+  return button;
+}
 
 export class Panel {
-  #placed = 0; // number of characters whose tokens have arrived
-  #rest = null; // element with the characters after them
   #shown = null; // the marked round; 0: tokens that a guide forced before the first round
+  #blocks = [];
+  #placed = 0;
+  #next = 0; // when the text may be drawn again
+  #timer = null;
 
-  constructor(title, showRound) {
-    this.element = document.createElement("article");
-    this.element.className = "panel";
-    const heading = document.createElement("h3");
-    heading.textContent = title;
-    this.text = document.createElement("div");
-    this.text.className = "text";
-    this.text.tabIndex = 0;
-    this.text.setAttribute("role", "group");
-    this.text.setAttribute("aria-label", `${title}: arrow keys select a round`);
-    this.statistics = document.createElement("dl");
-    this.warnings = document.createElement("p");
-    this.warnings.className = "wrong";
-    this.element.append(heading, this.text, this.warnings, this.statistics);
-    this.showRound = showRound;
-    this.said = "";
-    this.numTokens = 0;
-    this.totals = null;
-    this.finishReason = null;
-    this.began = performance.now();
-    this.first = null;
-    this.ended = null;
-    this.text.addEventListener("pointerover", (event) => {
-      if (event.target.dataset.round) this.mark(Number(event.target.dataset.round));
+  // plain: the text isn't Markdown.
+  constructor(answer, title, { plain, alone, keys }) {
+    this.answer = answer;
+    this.plain = plain;
+    this.element = element("section", { className: "panel", "aria-label": title });
+    const heading = element("h3", { textContent: title, className: alone ? "hidden" : "" });
+    this.text = element("div", {
+      className: plain ? "text plain" : "text", tabIndex: 0, role: "group",
+      "aria-label": `${title}: arrow keys explain each round`, "aria-describedby": keys,
     });
-    this.text.addEventListener("pointerleave", () => this.mark(null));
-    this.text.addEventListener("blur", () => this.mark(null));
-    this.text.addEventListener("keydown", (event) => this.#step(event));
-  }
-
-  // Show a chunk of the stream.
-  add(chunk) {
-    if (chunk.warnings) this.warnings.textContent = `Warning: ${chunk.warnings.join("; ")}`;
-    const [choice] = chunk.choices;
-    if (!choice) return;
-    const text = choice.delta ? choice.delta.content : choice.text;
-    const tokens = choice.token_details ?? [];
-    this.numTokens += tokens.length;
-    if (this.numTokens && this.first === null) this.first = performance.now();
-    this.totals = choice.speculation ?? this.totals;
-    this.finishReason = choice.finish_reason ?? this.finishReason;
-    this.said += text ?? ""; // missing while the model reasons
-    this.#show(tokens);
-    this.showStatistics();
-  }
-
-  end() {
-    this.ended = performance.now();
-    this.element.removeAttribute("aria-busy");
-    this.showStatistics();
-  }
-
-  get seconds() {
-    return ((this.ended ?? performance.now()) - this.began) / 1000;
-  }
-
-  get speed() {
-    return this.numTokens / this.seconds;
-  }
-
-  showStatistics() {
-    const { num_rounds: rounds, num_draft_tokens: drafted, num_accepted_draft_tokens: accepted } =
-      this.totals ?? {};
-    const values = {
-      speed: this.numTokens ? this.speed.toFixed(1) : "–",
-      acceptance: drafted ? `${Math.round((100 * accepted) / drafted)}%` : "–",
-      perRound: rounds ? (this.numTokens / rounds).toFixed(2) : "–",
-      first: this.first ? `${Math.round(this.first - this.began)} ms` : "–",
+    this.round = element("p", { className: "round" });
+    this.end = element("p", { className: "end" });
+    this.warnings = element("p", { className: "wrong" });
+    this.statistics = element("dl");
+    this.element.append(heading, this.text, this.round, this.end, this.warnings, this.statistics);
+    const over = (event) => {
+      const { round } = event.target.dataset ?? {};
+      if (round) this.mark(Number(round));
     };
-    if (!this.statistics.children.length) {
-      for (const [name, label] of Object.entries(STATISTICS)) {
-        const pair = document.createElement("div");
-        const term = document.createElement("dt");
-        const value = document.createElement("dd");
-        term.textContent = label;
-        value.dataset.statistic = name;
-        pair.append(term, value);
-        this.statistics.append(pair);
-      }
-    }
-    for (const value of this.statistics.querySelectorAll("dd")) {
-      value.textContent = values[value.dataset.statistic];
-    }
+    this.text.addEventListener("pointerover", over);
+    this.text.addEventListener("click", over);
+    this.text.addEventListener("keydown", (event) => this.#step(event));
+    this.draw();
   }
 
-  // Mark all tokens of a round and show their number by kind. null: mark none.
-  mark(round) {
-    if (round === this.#shown) return;
-    this.#shown = round;
-    const kinds = {};
-    for (const span of this.text.children) {
-      const own = round !== null && Number(span.dataset.round) === round;
-      span.classList.toggle("shown", own);
-      if (own) kinds[span.dataset.kind] = (kinds[span.dataset.kind] ?? 0) + 1;
+  // Draw soon, and no more often than drawing can keep up with.
+  update() {
+    if (this.#timer !== null) return;
+    this.#timer = setTimeout(() => this.draw(), Math.max(0, this.#next - performance.now()));
+  }
+
+  draw() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    const began = performance.now();
+    this.#drawText();
+    this.#drawFacts();
+    this.#next = performance.now() + Math.max(30, 3 * (performance.now() - began));
+    this.element.dispatchEvent(new Event("drawn", { bubbles: true }));
+  }
+
+  #drawText() {
+    const { source, placed } = written(this.answer);
+    const ends = [];
+    let end = 0;
+    for (const [text] of this.answer.tokens) ends.push(end += text.length);
+    let last = 0; // searched from here, because positions ascend
+    const tokenAt = (place) => {
+      if (last && ends[last - 1] > place) last = 0;
+      while (last < ends.length && ends[last] <= place) last += 1;
+      return last < ends.length ? last : null;
+    };
+    const span = (token, text) => this.#span(token, text);
+    const found = this.plain ? [{ raw: source, start: 0 }] : blocks(source);
+    let same = 0;
+    while (same < found.length && found[same].raw === this.#blocks[same]?.raw
+      && found[same].start + found[same].raw.length <= this.#placed) same += 1;
+    while (this.text.children.length > same) this.text.lastChild.remove();
+    for (const block of found.slice(same)) {
+      const made = element("div", { className: "block" });
+      made.append(...(this.plain ? this.#plain(source, placed) : [rendered(block, span, tokenAt)]));
+      for (const code of made.querySelectorAll("pre")) this.#frame(code);
+      this.text.append(made);
     }
-    const parts = Object.entries(kinds).map(([kind, count]) => `${count} ${KINDS[kind]}`);
-    const place = round === 0 ? "Before the first round" : `Round ${round}`;
-    this.showRound(round === null ? "" : `${place}: ${parts.join(", ")}`);
+    this.#blocks = found;
+    this.#placed = placed;
+  }
+
+  #plain(source, placed) {
+    const spans = this.answer.tokens.map(([text], token) => (text ? this.#span(token, text) : ""));
+    return [...spans, source.slice(placed)];
+  }
+
+  #span(token, text) {
+    const [, kind, round] = this.answer.tokens[token];
+    const made = element("span", { className: `token ${kind}`, textContent: text });
+    if (round === this.#shown) made.classList.add("shown");
+    made.dataset.kind = kind;
+    made.dataset.round = round;
+    return made;
+  }
+
+  #frame(code) {
+    const language = /language-(\S+)/.exec(code.firstElementChild?.className ?? "")?.[1] ?? "code";
+    const text = code.textContent.replace(/\n$/, "");
+    code.tabIndex = 0;
+    code.setAttribute("role", "region");
+    code.setAttribute("aria-label", language);
+    const head = element("div", { className: "code-head" }, language, copyButton("Copy code", () => text));
+    const frame = element("div", { className: "code" }, head);
+    code.replaceWith(frame);
+    frame.append(code);
+  }
+
+  #drawFacts() {
+    const { answer } = this;
+    const running = answer.finish === null && !answer.error;
+    this.element.setAttribute("aria-busy", running);
+    this.text.classList.toggle("waiting", running && !answer.text && !answer.tokens.length);
+    this.end.textContent = answer.error ?? (answer.text ? ENDS : LOST)[answer.finish] ?? "";
+    this.end.classList.toggle("wrong", Boolean(answer.error));
+    this.warnings.textContent = answer.warnings.length ? `Warning: ${answer.warnings.join("; ")}` : "";
+    const total = answer.tokens.length;
+    const rounds = answer.totals?.num_rounds;
+    const drafted = answer.totals?.num_draft_tokens;
+    const values = {
+      "tokens/s": speed(answer)?.toFixed(1),
+      drafted: total && `${Math.round((100 * count(answer, "accepted")) / total)}% of the answer`,
+      "drafts accepted": drafted && `${Math.round((100 * answer.totals.num_accepted_draft_tokens) / drafted)}%`,
+      "tokens per round": rounds && (total / rounds).toFixed(2),
+      "first token": answer.first && `${Math.round(1000 * answer.first[0])} ms`,
+      tokens: total || "",
+    };
+    this.statistics.replaceChildren(...Object.entries(values).filter(([, value]) => value).map(
+      ([name, value]) => element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: value })),
+    ));
+  }
+
+  // Mark all tokens of a round and say what happened in it.
+  mark(round) {
+    this.#shown = round;
+    for (const span of this.text.querySelectorAll(".token")) {
+      span.classList.toggle("shown", Number(span.dataset.round) === round);
+    }
+    this.round.textContent = explain(this.answer, round);
   }
 
   #step(event) {
     const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-    const tokens = this.text.querySelectorAll("[data-round]");
-    if (!(event.key in steps) || !tokens.length) return;
+    if (event.target !== this.text || !(event.key in steps) || !this.answer.tokens.length) return;
     event.preventDefault();
-    const rounds = [...new Set([...tokens].map((s) => Number(s.dataset.round)))];
+    const rounds = [...new Set(this.answer.tokens.map(([, , round]) => round))];
     const place = rounds.indexOf(this.#shown) + steps[event.key];
+    this.round.setAttribute("role", "status"); // announced for keys, not for the pointer
     this.mark(rounds[Math.min(Math.max(place, 0), rounds.length - 1)]);
-  }
-
-  // Append the tokens, then the text whose tokens haven't arrived.
-  #show(tokens) {
-    this.#rest?.remove();
-    for (const token of tokens.filter((one) => one.text)) {
-      const span = this.#append(token.text);
-      span.className = `token ${token.kind}`;
-      span.dataset.round = token.round;
-      span.dataset.kind = token.kind;
-      this.#placed += token.text.length;
-    }
-    const rest = this.said.slice(this.#placed);
-    this.#rest = rest ? this.#append(rest) : null;
-  }
-
-  #append(text) {
-    const span = document.createElement("span");
-    span.textContent = text;
-    this.text.append(span);
-    return span;
+    this.text.querySelector(".shown")?.scrollIntoView({ block: "nearest" });
   }
 }

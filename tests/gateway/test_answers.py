@@ -202,6 +202,7 @@ async def test_the_model_list_contains_tandems_entries(client):
         listed = (await opened.get("/v1/models")).json()
         assert [model["id"] for model in listed["data"]] == ["bls_stream", "bls", "ensemble"]
         assert listed["data"][0]["max_model_len"] == 100
+        assert listed["data"][0]["root"] == "demo"
         assert listed["data"][0]["drafters"] == ["prompt_lookup", "hybrid", "repeat", "none"]
         assert (await opened.get("/v1/models/bls")).json() == listed["data"][1]
         assert "model 'org/sql' isn't served" in (await opened.get("/v1/models/org/sql")).text

@@ -1,9 +1,12 @@
 """The web page works in a real browser, with a scripted Triton."""
 
+import re
+
 import pytest
 from browser import browser as chromium
 from browser import expect, needs_browser
 from live_triton import eventually
+from paths import ROOT
 from scripted_triton import FOREVER, origins, statistics
 
 from tandem.gateway.errors import ApiError
@@ -13,7 +16,6 @@ from tandem.gateway.triton.backend import ResponseChunk
 pytestmark = needs_browser
 
 # "def main():" and "#" in the demo's vocabulary, generated in three rounds
-IDS = {"def": 325, " ma": 594, "in": 260, "():": 1002, "\n": 199, "#": 3}
 ORIGINS = [
     origins((1, "accepted", 3), (1, "accepted", 3), (1, "correction", 2)),
     origins((2, "accepted", 3), (2, "bonus", 1)),
@@ -22,6 +24,23 @@ ORIGINS = [
 FIRST = ResponseChunk("def main", [325, 594, 260], 1, 4, 2, extras=ORIGINS[0])
 SECOND = ResponseChunk("():\n", [1002, 199], 2, 5, 3, extras=ORIGINS[1])
 LAST = ResponseChunk("#", [3], 3, 5, 3, "length", statistics(2, 1), ORIGINS[2])
+PLAIN = [
+    ResponseChunk("def", [325], 1, 0, 0, extras=origins((1, "plain", 3))),
+    ResponseChunk(
+        " mad",
+        [594, 69],
+        3,
+        *(0, 0, "length", statistics(0, drafted=0)),
+        origins((2, "plain", 3), (3, "plain", 1)),
+    ),
+]
+
+
+def saying(text):
+    """Return a script whose answer is this text, in one token."""
+    return [
+        ResponseChunk(text, [5], 1, 4, 1, "stop", statistics(0), origins((1, "plain", len(text))))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -31,45 +50,73 @@ def browser():
 
 
 @pytest.fixture
-def url(app, triton):
+def url(app, triton, monkeypatch):
+    monkeypatch.setattr(
+        "tandem.gateway.models.ServedModels.max_model_len", property(lambda _: 1000)
+    )
     triton.script = lambda _: [FIRST, SECOND, LAST]
-    with listen("127.0.0.1", 0) as bound, serving(app(), bound):
+    with listen("127.0.0.1", 0) as bound, serving(app(model="org/tiny"), bound):
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/"
 
 
-@pytest.fixture(scope="module")
-def tab(browser):
-    """A browser tab, the errors on its page, and the hosts that it calls."""
-    opened = browser.new_context().new_page()
+@pytest.fixture
+def page(browser, url):
+    """The page in a fresh browser profile. No script fails, and no other host is called."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    opened = context.new_page()
     wrong, hosts = [], set()
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on(
         "console", lambda message: wrong.append(message.text) if message.type == "error" else None
     )
     opened.on("request", lambda request: hosts.add("/".join(request.url.split("/")[:3]) + "/"))
-    return opened, wrong, hosts
-
-
-@pytest.fixture
-def page(tab, url):
-    opened, wrong, hosts = tab
-    opened.goto("about:blank")
-    wrong.clear()
-    hosts.clear()
     opened.goto(url)
-    expect(opened.locator("#server")).to_have_text("Context length: 100 tokens")
+    expect(opened.locator("#server")).to_have_text("org/tiny")
     yield opened
     assert [what for what in wrong if "a status of 4" not in what] == []
     assert hosts == {url}
+    context.close()
 
 
-def send(page, text="say it", mode="Chat"):
-    page.get_by_label(mode).check()
+def send(page, text="say it", *, done=True):
     page.locator("#prompt").fill(text)
-    page.get_by_role("button", name="Send").click()
+    page.locator("#prompt").press("Enter")
+    if done:
+        finished(page)
+
+
+def finished(page):
+    expect(page.locator("#note")).to_contain_text("Complete: ")
+
+
+def choose(page, **values):
+    """Set controls in the settings, by id."""
+    page.get_by_role("button", name="Settings").click()
+    for name, value in values.items():
+        control = page.locator(f"#{name.replace('_', '-')}")
+        if control.evaluate("e => e.tagName") == "SELECT":
+            control.select_option(value)
+        else:
+            control.fill(value)
+    page.get_by_role("button", name="Close").click()
+
+
+def asked(triton, number=-1):
+    """Return the prompt of a request as text."""
+    return detokenized(triton.asked[number]["input_ids"])
+
+
+def detokenized(ids):
+    from scripted_triton import detokenizer
+
+    return detokenizer().decode_complete(ids)
+
+
+# ---- Drafted tokens
 
 
 def test_the_page_streams_an_answer_and_colors_tokens_by_kind(page):
+    choose(page, mode="completion")
     send(page)
     text = page.locator(".text")
     expect(text).to_have_text("def main():\n#", use_inner_text=True)
@@ -88,99 +135,66 @@ def test_the_page_streams_an_answer_and_colors_tokens_by_kind(page):
         "spans => spans.map(s => getComputedStyle(s).backgroundColor)"
     )
     assert len({colors[0], colors[2], colors[4], colors[5]}) == 4
-    figures = page.locator("dd").all_inner_texts()
-    assert figures[1:3] == ["60%", "2.00"]
-    expect(page.locator("#note")).to_contain_text("6 tokens in")
+    facts = page.locator("dl").inner_text().replace("\n", " ")
+    assert "drafted 50% of the answer" in facts
+    assert "drafts accepted 60%" in facts
+    assert "tokens per round 2.00" in facts
+    page.get_by_label("Color drafted tokens").uncheck()
+    colors = text.locator("span").evaluate_all(
+        "spans => spans.map(s => getComputedStyle(s).backgroundColor)"
+    )
+    assert len(set(colors)) == 1
 
 
-def test_the_page_shows_rounds_on_hover_and_by_arrow_keys(page):
+def test_the_legend_explains_the_kinds_that_occur(page):
     send(page)
-    expect(page.locator(".text span")).to_have_count(6)
+    expect(page.locator("#legend li:visible .token")).to_have_text(
+        ["drafted", "correction", "bonus", "plain"]
+    )
+
+
+def test_pointer_and_arrow_keys_explain_each_round(page):
+    choose(page, mode="completion")
+    send(page)
     page.get_by_text(" ma", exact=True).hover()
-    expect(page.locator("#round")).to_have_text("Round 1: 2 accepted, 1 correction")
+    expect(page.locator(".round")).to_contain_text(
+        "Round 1: 3 tokens from one step of the target. 2 accepted. 2 draft tokens rejected: "
+        'the target chose "in" there'
+    )
     page.locator(".text").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator("#round")).to_have_text("Round 2: 1 accepted, 1 bonus")
-    assert page.locator(".token.shown").all_inner_texts()[0] == "():"
-
-
-def test_a_chat_continues_until_the_user_starts_a_new_one(page, triton):
-    send(page, "one")
-    expect(page.locator("#note")).to_contain_text("6 tokens")
-    first = len(triton.asked[0]["input_ids"])
-    send(page, "one")
-    expect(page.locator(".panel")).to_have_count(2)
-    expect(page.locator("#note")).to_contain_text("6 tokens")
-    assert len(triton.asked[1]["input_ids"]) > 2 * first
-    page.get_by_role("button", name="New chat").click()
-    expect(page.locator(".panel")).to_have_count(0)
-    send(page, "one")
-    expect(page.locator("#note")).to_contain_text("6 tokens")
-    assert len(triton.asked[2]["input_ids"]) == first
-
-
-def test_the_stop_button_cancels_the_request(page, triton):
-    triton.script = lambda _: [FIRST, FOREVER]
-    send(page)
-    expect(page.locator(".text span")).to_have_count(3)
-    page.get_by_role("button", name="Stop").click()
-    expect(page.locator("#note")).to_have_text("Stopped.")
-    assert eventually(lambda: triton.left == 1)
-    expect(page.get_by_role("button", name="Send")).to_be_enabled()
-
-
-def test_the_page_shows_errors(page, triton):
-    triton.script = lambda _: [ApiError(429, "too much to do")]
-    send(page)
-    expect(page.locator("#note")).to_have_text("too much to do")
-    triton.script = lambda _: [FIRST, ApiError(500, "the target has died")]
-    send(page)
-    expect(page.locator("#note")).to_have_text("the target has died")
+    expect(page.locator(".round")).to_contain_text("Round 2: 2 tokens from one step")
+    expect(page.locator(".round")).to_contain_text("accepted the draft token and added")
+    assert page.locator(".text .shown").all_inner_texts()[0] == "():"
 
 
 def test_the_page_compares_an_answer_with_the_baseline(page, triton):
-    triton.script = lambda asked: (
-        [FIRST, SECOND, LAST]
-        if "drafter" not in asked
-        else [
-            ResponseChunk("def", [325], 1, 0, 0, extras=origins((1, "plain", 3))),
-            ResponseChunk(
-                " mad",
-                [594, 69],
-                3,
-                *(0, 0, "length", statistics(0, drafted=0)),
-                origins((2, "plain", 3), (3, "plain", 1)),
-            ),
-        ]
-    )
-    page.get_by_label("Compare with the baseline").check()
+    triton.script = lambda asked: PLAIN if "drafter" in asked else [FIRST, SECOND, LAST]
+    page.get_by_label("Compare with and without drafts").check()
     send(page)
     expect(page.locator(".panel")).to_have_count(2)
-    expect(page.locator(".verdict")).to_contain_text(
-        "The answers differ from character 7. Speedup with drafts: "
+    expect(page.locator(".verdict")).to_contain_text("The answers differ from character 7.")
+    expect(page.locator(".ratio strong")).to_have_text(re.compile(r"^\d+\.\d\dx$"))
+    size = "e => parseFloat(getComputedStyle(e).fontSize)"
+    assert page.locator(".ratio strong").evaluate(size) > 2 * page.locator(".text").first.evaluate(
+        size
     )
     drafted, baseline = triton.asked
     assert baseline["drafter"] == "none"
     assert drafted["seed"] == baseline["seed"]
 
 
-def test_controls_on_the_page_set_fields_of_the_request(page, triton):
-    page.get_by_text("Drafts and sampling").click()
-    page.get_by_label("Drafter").select_option("hybrid")
-    page.get_by_label("Draft tokens per round").fill("auto")
-    page.get_by_label("Maximum tokens").fill("7")
-    page.get_by_label("Temperature").fill("0.5")
-    page.get_by_label("Top-p").fill("0.9")
-    page.get_by_label("Top-k").fill("3")
-    page.get_by_label("Seed").fill("11")
-    page.get_by_label("JSON schema").fill(' {"type": "object"}\n')
-    send(page, mode="Completion")
-    expect(page.locator("#note")).to_contain_text("6 tokens")
-    sent = triton.asked[0]
-    assert (sent["drafter"], sent["num_draft_tokens"], sent["max_tokens"]) == ("hybrid", -1, 7)
-    assert (sent["temperature"], sent["top_p"], sent["top_k"], sent["seed"]) == (0.5, 0.9, 3, 11)
-    assert sent["guided_decoding_guide_type"] == "json_schema"
-    assert sent["guided_decoding_guide"] == '{"type": "object"}'
+def test_examples_run_with_and_without_drafts_and_say_why(page, triton):
+    examples = page.locator("#example-list button")
+    expect(examples).to_have_count(4)
+    assert len(examples.filter(has_text="Drafts don't pay here").all()) == 1
+    examples.filter(has_text="Fill in a form").click()
+    finished(page)
+    assert [one.get("drafter") for one in triton.asked] == [None, "none"]
+    assert triton.asked[0]["guided_decoding_guide_type"] == "json_schema"
+    expect(page.locator("#examples")).to_be_hidden()
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#extras")).to_be_hidden()  # the schema belongs to the example's chat
 
 
 def test_the_page_marks_forced_tokens(page, triton):
@@ -190,48 +204,326 @@ def test_the_page_marks_forced_tokens(page, triton):
     ]
     send(page)
     expect(page.locator(".text .forced")).to_have_count(2)
-    colors = page.locator(".text span").evaluate_all(
-        "spans => spans.map(s => getComputedStyle(s).backgroundColor)"
-    )
-    assert colors[0] == colors[2] != colors[1]
     page.get_by_text("def", exact=True).hover()
-    expect(page.locator("#round")).to_have_text("Before the first round: 1 forced by the schema")
+    expect(page.locator(".round")).to_contain_text("Before the first round: 1 token")
     page.locator(".text").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator("#round")).to_have_text("Round 1: 1 correction, 1 forced by the schema")
-    assert page.locator(".token.shown").all_inner_texts() == ["in", "#"]
+    expect(page.locator(".round")).to_contain_text("The schema allowed no other token for 1")
+
+
+# ---- Nothing is lost
+
+
+def test_enter_sends_shift_enter_breaks_and_escape_stops(page, triton):
+    triton.script = lambda _: [FIRST, FOREVER]
+    page.locator("#prompt").fill("one")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("two")
+    page.keyboard.press("Enter")
+    expect(page.locator(".text")).to_have_text("def main")
+    assert "one\ntwo" in asked(triton)
+    page.keyboard.press("Escape")
+    expect(page.locator("#note")).to_have_text("Stopped.")
+    assert eventually(lambda: triton.left == 1)
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+def test_text_typed_during_an_answer_stays(page, triton):
+    triton.script = lambda _: [FIRST, FOREVER]
+    send(page, done=False)
+    expect(page.locator(".text")).to_have_text("def main")
+    page.locator("#prompt").fill("typed meanwhile")
+    page.keyboard.press("Enter")  # not sent, and not lost
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#note")).to_have_text("Stopped.")
+    expect(page.locator("#prompt")).to_have_value("typed meanwhile")
+    page.reload()
+    expect(page.locator("#prompt")).to_have_value("typed meanwhile")
+    assert len(triton.asked) == 1
+
+
+def test_a_stopped_answer_is_kept_as_stopped_and_sent_as_context(page, triton):
+    triton.script = lambda _: [FIRST, FOREVER]
+    send(page, "first", done=False)
+    expect(page.locator(".text")).to_have_text("def main")
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("Stopped. The text above is part of the chat.")).to_be_visible()
+    triton.script = lambda _: [FIRST, SECOND, LAST]
+    send(page, "second")
+    assert "user: first\nassistant: def main\nuser: second" in asked(triton)
+
+
+def test_a_chat_survives_a_reload_and_continues(page, triton):
+    send(page, "first")
+    page.reload()
+    expect(page.locator(".text")).to_contain_text("def main():")
+    expect(page.locator(".text .accepted").first).to_be_visible()
+    send(page, "second")
+    assert "user: first\nassistant: def main():\n#\nuser: second" in asked(triton)
+
+
+def test_a_reload_during_an_answer_keeps_its_text(page, triton):
+    triton.script = lambda _: [FIRST, FOREVER]
+    send(page, done=False)
+    expect(page.locator(".text")).to_have_text("def main")
+    page.reload()
+    expect(page.locator(".text")).to_have_text("def main")
+    expect(page.get_by_text("Interrupted when the page closed.")).to_be_visible()
+
+
+def test_the_page_shows_errors_and_leaves_failed_turns_out_of_the_context(page, triton):
+    triton.script = lambda _: [ApiError(429, "too much to do")]
+    send(page, "lost", done=False)
+    expect(page.locator("#note")).to_have_text("too much to do")
+    expect(page.get_by_text("lost", exact=True)).to_have_count(2)  # in the chat and the list
+    triton.script = lambda _: [FIRST, ApiError(500, "the target has died")]
+    send(page, "second", done=False)
+    expect(page.locator("#note")).to_have_text("the target has died")
+    assert "lost" not in asked(triton)
+    triton.script = lambda _: [FIRST, SECOND, LAST]
+    page.get_by_role("button", name="Regenerate").last.click()
+    finished(page)
+    expect(page.locator(".end.wrong")).to_have_count(1)
+
+
+# ---- Chats
+
+
+def test_chats_have_titles_and_can_be_renamed_exported_and_deleted(page):
+    send(page, "about trains")
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator(".panel")).to_have_count(0)
+    send(page, "about boats")
+    titles = page.locator("#chat-list a")
+    expect(titles).to_have_text(["about boats", "about trains"])
+    page.once("dialog", lambda dialog: dialog.accept("ships"))
+    page.get_by_role("button", name="Rename").click()
+    expect(titles).to_have_text(["ships", "about trains"])
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+    assert download.value.suggested_filename == "ships.md"
+    assert "about boats" in download.value.path().read_text()
+    titles.last.click()
+    expect(page.locator(".said")).to_have_text("about trains")
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete").click()
+    expect(titles).to_have_text(["ships"])
+    page.reload()
+    expect(titles).to_have_text(["ships"])
+
+
+def test_an_answer_continues_while_another_chat_is_open(page, triton):
+    triton.script = lambda _: [FIRST, FOREVER]
+    send(page, "slow", done=False)
+    expect(page.locator(".text")).to_have_text("def main")
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#note")).to_have_text("")
+    page.locator("#chat-list a").click()
+    expect(page.locator(".text")).to_have_text("def main")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_text("Stopped. The text above")).to_be_visible()
+
+
+def test_regenerated_and_edited_turns_are_versions_that_stay(page, triton):
+    triton.script = lambda _: saying("one")
+    send(page, "number")
+    triton.script = lambda _: saying("two")
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator(".text")).to_have_text("two")
+    finished(page)
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Edited prompt").fill("other number")
+    triton.script = lambda _: saying("three")
+    page.keyboard.press("Enter")
+    expect(page.locator(".text")).to_have_text("three")
+    finished(page)
+    assert "user: other number\n" in asked(triton)
+    expect(page.locator(".versions")).to_contain_text("3/3")
+    page.get_by_role("button", name="Previous version").click()
+    page.get_by_role("button", name="Previous version").click()
+    expect(page.locator(".text")).to_have_text("one")
+    expect(page.locator(".said")).to_have_text("number")
+
+
+def test_prompts_answers_and_code_can_be_copied(page, triton):
+    triton.script = lambda _: saying("Run:\n\n```sh\nls\n```")
+    send(page, "the prompt")
+    copied = "navigator.clipboard.readText()"
+    for name, text in (
+        ("Copy code", "ls"),
+        ("Copy answer", "Run:\n\n```sh\nls\n```"),
+        ("Copy prompt", "the prompt"),
+    ):
+        page.get_by_role("button", name=name).click()
+        expect(page.get_by_role("button", name="Copied").first).to_be_visible()
+        assert page.evaluate(copied) == text
+
+
+def test_controls_on_the_page_set_fields_of_the_request(page, triton):
+    choose(
+        page,
+        **{"system": "Be brief.", "mode": "chat", "drafter": "hybrid", "draft-length": "auto"},
+        **{"max-tokens": "7", "temperature": "0.5", "top-p": "0.9", "top-k": "3", "seed": "11"},
+        schema=' {"type": "object"}\n',
+    )
+    page.reload()
+    expect(page.locator("#server")).to_have_text("org/tiny")
+    choose(page, schema=' {"type": "object"}\n')
+    send(page)
+    sent = triton.asked[0]
+    assert asked(triton).startswith("system: Be brief.\nuser: say it\n")
+    assert (sent["drafter"], sent["num_draft_tokens"], sent["max_tokens"]) == ("hybrid", -1, 7)
+    assert (sent["temperature"], sent["top_p"], sent["top_k"], sent["seed"]) == (0.5, 0.9, 3, 11)
+    assert sent["guided_decoding_guide_type"] == "json_schema"
+    assert sent["guided_decoding_guide"] == '{"type": "object"}'
+
+
+def test_the_page_shows_the_model_and_the_used_context(page):
+    expect(page.locator("#context")).to_have_text("Context: 1,000 tokens")
+    send(page)
+    expect(page.locator("#context")).to_have_text(re.compile(r"^Context: \d+ of 1,000 tokens$"))
+    expect(page).to_have_title("org/tiny · Tandem")
+    assert page.get_by_text("bls_stream").count() == 0
 
 
 def test_the_page_reports_an_invalid_schema_and_warnings(page, triton):
     warned = statistics(2, 1) | {"guide": {"warnings": ["items may repeat"]}}
     triton.script = lambda _: [FIRST, SECOND, LAST._replace(statistics=warned)]
-    page.get_by_text("Drafts and sampling").click()
-    page.get_by_label("JSON schema").fill("{")
-    send(page)
+    choose(page, schema="{")
+    send(page, done=False)
     expect(page.locator("#note")).to_contain_text("The JSON schema is not valid JSON: ")
     assert not triton.asked
-    page.get_by_label("JSON schema").fill("[]")
-    send(page)
+    choose(page, schema="[]")
+    send(page, done=False)
     expect(page.locator("#note")).to_contain_text("response_format.json_schema.schema must be")
-    page.get_by_label("JSON schema").fill("")
+    choose(page, schema="")
     send(page)
-    expect(page.locator("#note")).to_contain_text("6 tokens")
     assert "guided_decoding_guide" not in triton.asked[-1]
     expect(page.get_by_text("Warning: items may repeat")).to_be_visible()
 
 
-def test_the_page_fits_a_phone_in_light_and_dark_mode(browser, url, triton):
-    context = browser.new_context(viewport={"width": 360, "height": 740}, has_touch=True)
+# ---- Markdown
+
+MARKDOWN = """# Title
+
+Some **bold** text, `code` and a [link](https://example.com/a_b).
+
+1. one
+2. two
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```python
+def f(x):
+    return "<b>"
+```
+"""
+
+
+def test_answers_are_shown_as_markdown_with_colored_tokens(page, triton):
+    pieces = [MARKDOWN[i : i + 4] for i in range(0, len(MARKDOWN), 4)]
+    kinds = ["accepted", "correction"]
+    triton.script = lambda _: [
+        ResponseChunk(
+            piece, [5], i + 1, 4, 1, "stop" if i == len(pieces) - 1 else None,
+            statistics(0) if i == len(pieces) - 1 else None,
+            origins((i + 1, kinds[i % 2], len(piece))),
+        )
+        for i, piece in enumerate(pieces)
+    ]  # fmt: skip
+    send(page)
+    text = page.locator(".text")
+    expect(text.locator("strong")).to_have_text("bold")
+    expect(text.locator("li")).to_have_text(["one", "two"])
+    expect(text.locator("td")).to_have_text(["1", "2"])
+    expect(text.locator("pre")).to_have_text('def f(x):\n    return "<b>"')
+    expect(text.locator("pre .hljs-keyword").first).to_have_text("def")
+    assert text.locator("a").get_attribute("href") == "https://example.com/a_b"
+    # Each shown character has the round of the token that wrote it.
+    wrong = text.locator(".token").evaluate_all(
+        "(spans, pieces) => spans.filter(s => ![...s.textContent].every("
+        "c => pieces[s.dataset.round - 1].includes(c))).map(s => s.textContent)",
+        pieces,
+    )
+    assert wrong == []
+    assert text.locator(".token").count() > 20
+
+
+HOSTILE = [
+    "<script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "text <svg onload=window.hacked=1> text",
+    "<a href='javascript:window.hacked=1'>click</a>",
+    "[click](javascript:window.hacked=1)",
+    "[click](data:text/html,<script>window.hacked=1</script>)",
+    "![x](https://evil.example/pixel.png)",
+    '![x](https://evil.example/p.png"onerror="window.hacked=1)',
+    "<style>body { display: none }</style>",
+    "<iframe src='https://evil.example'></iframe>",
+    "<form action='https://evil.example'><button>Send</button></form>",
+    '```html"><script>window.hacked=1</script>\n<script>window.hacked=1</script>\n```',
+    "<math><mtext><table><mglyph><style><!--</style><img src onerror=window.hacked=1>",
+]
+
+
+def test_hostile_output_stays_text(page, triton):
+    for text in HOSTILE:
+        triton.script = lambda _, text=text: saying(text)
+        send(page, "attack")
+        page.get_by_role("button", name="New chat").click()
+        page.locator("#chat-list a").first.click()
+        found = page.locator(".text").evaluate(
+            """e => e.querySelectorAll("script, img, svg, style, iframe, form, [onerror]").length
+                + [...e.querySelectorAll("a[href]")].filter(a => a.protocol !== "https:").length"""
+        )
+        assert found == 0, text
+        page.get_by_role("button", name="New chat").click()
+    assert page.evaluate("window.hacked") is None
+
+
+def test_html_in_an_answer_is_shown(page, triton):
+    triton.script = lambda _: saying("Use <b>bold</b> & <br>\n\n<div>\nblock\n</div>")
+    send(page)
+    expect(page.locator(".text")).to_contain_text("Use <b>bold</b> & <br>")
+    expect(page.locator(".text")).to_contain_text("<div>\nblock\n</div>", use_inner_text=True)
+
+
+def test_the_content_security_policy_allows_only_the_gateway(page):
+    response = page.goto(page.url)
+    policy = response.headers["content-security-policy"]
+    assert policy == "default-src 'self'; frame-ancestors 'none'"
+
+
+def test_libraries_of_the_page_come_with_their_licenses():
+    vendor = ROOT / "gateway" / "page" / "vendor"
+    assert {path.stem for path in vendor.glob("*.js")} == {
+        path.stem for path in vendor.glob("*.LICENSE")
+    }
+
+
+# ---- Everyone can use it
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_with_enough_contrast(browser, url, triton, scheme):
+    context = browser.new_context(
+        viewport={"width": 390, "height": 740}, has_touch=True, color_scheme=scheme
+    )
     page = context.new_page()
     page.goto(url)
-    send(page, "W" * 36)
-    expect(page.locator(".text span")).to_have_count(6)
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        for kind in ("accepted", "correction", "bonus"):
-            assert contrast(page.locator(f".text .{kind}").first) >= 4.5
-        assert contrast(page.locator("#legend .forced")) >= 4.5
+    triton.script = lambda _: [FIRST, SECOND, LAST._replace(text="# " + "W" * 90)]
+    page.locator("#prompt").fill("W" * 60)
+    page.get_by_role("button", name="Send").click()
+    finished(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for kind in ("accepted", "correction"):
+        assert contrast(page.locator(f".text .{kind}").first) >= 4.5
+    page.get_by_role("button", name="Chats").click()
+    expect(page.locator("#chat-list a")).to_be_visible()
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#examples")).to_be_visible()
     context.close()
 
 
@@ -250,12 +542,48 @@ def luminance(color):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+def test_an_answer_is_announced_once_and_not_token_by_token(page, triton):
+    page.evaluate(
+        """() => {
+            window.heard = [];
+            new MutationObserver(() => heard.push(announcer.textContent))
+                .observe(announcer, {childList: true, characterData: true, subtree: true});
+        }"""
+    )
+    send(page)
+    assert page.evaluate("heard") == ["def main():\n#"]
+    assert page.locator("#turns [aria-live], #turns [role=status]").count() == 0
+
+
+def test_the_page_works_by_keyboard_alone(page):
+    expect(page.locator("#prompt")).to_be_focused()
+    page.keyboard.type("hello")
+    page.keyboard.press("Enter")
+    finished(page)
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate("document.activeElement.id || document.activeElement.textContent")
+        )
+    assert {
+        "new",
+        "colors",
+        "show-settings",
+        "compare",
+        "send",
+        "Edit",
+        "Copy answer",
+        "Regenerate",
+    } <= reached
+
+
 def test_the_page_lists_the_drafters_and_every_control_has_a_label(page):
     names = page.locator("#drafter option").all_text_contents()
     assert names == ["default", "prompt_lookup", "hybrid", "repeat", "none"]
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll("input, select, textarea, button")]
-            .filter((e) => !(e.labels?.length || e.textContent.trim()))
+            .filter((e) => !(e.labels?.length || e.textContent.trim() || e.ariaLabel || e.hidden))
             .map((e) => e.id)"""
     )
     assert unnamed == []

@@ -113,6 +113,7 @@ def _serve(
                 deployment.tokenizer.folder,
                 api_key=options.api_key,
                 open_objects=options.open_objects,
+                model=deployment.profile.name,
             )
             stack.enter_context(gateway.serving(application(settings), bound))
             url = browser_url(bound)
