@@ -15,6 +15,7 @@ from tandem.tools import cli as command
 from tandem.tools.commands import doctor
 from tandem.tools.commands.command_line import COMMANDS
 from tandem.tools.commands.doctor import Finding
+from tandem.tools.commands.gateway_options import usual_ports
 from tandem.tools.commands.options import PROFILES, named_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.folders import cache_folder
@@ -194,7 +195,7 @@ def test_the_command_imports_no_slow_libraries_at_startup():
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_hangup_ends_a_command_unless_nohup_ignores_it(monkeypatch, ignored):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-    monkeypatch.setattr(doctor, "examine", lambda: os.kill(os.getpid(), signal.SIGHUP) or [])
+    monkeypatch.setattr(doctor, "examine", lambda _: os.kill(os.getpid(), signal.SIGHUP) or [])
     try:
         assert run("doctor") == (0 if ignored else 130)
     finally:
@@ -345,14 +346,16 @@ def test_doctor_suggests_a_fix_if_something_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "GLIBC", (99, 0))
     assert run("doctor") == 1
     assert "missing" in capsys.readouterr().out
-    glibc = next(finding for finding in doctor.examine() if finding.subject == "glibc")
+    glibc = next(
+        finding for finding in doctor.examine(usual_ports(None)) if finding.subject == "glibc"
+    )
     assert not glibc.good
     assert glibc.fix == "needs 99.0: Debian 12, Ubuntu 22.04 or later"
 
 
 def test_doctor_prints_square_brackets_literally(monkeypatch, capsys):
     missing = Finding("torch", "[none]", good=False, fix="install 'x[y]'")
-    monkeypatch.setattr(doctor, "examine", lambda: [missing])
+    monkeypatch.setattr(doctor, "examine", lambda _: [missing])
     assert run("doctor") == 1
     shown = capsys.readouterr().out
     assert missing.fix in shown
@@ -361,14 +364,14 @@ def test_doctor_prints_square_brackets_literally(monkeypatch, capsys):
 
 def test_doctor_reports_an_nvidia_smi_that_lists_no_gpu(monkeypatch):
     monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/true")
-    gpu = next(finding for finding in doctor.examine() if finding.subject == "GPU")
+    gpu = next(finding for finding in doctor.examine(usual_ports(None)) if finding.subject == "GPU")
     assert gpu.good is None
     assert gpu.fix == "fix the driver, or serve on the CPU"
 
 
 def test_doctor_skips_other_checks_if_the_system_is_not_linux(monkeypatch):
     monkeypatch.setattr(doctor.platform, "system", lambda: "Darwin")
-    (only,) = doctor.examine()
+    (only,) = doctor.examine(usual_ports(None))
     assert only.good is False
 
 
@@ -379,13 +382,13 @@ def test_a_port_in_use_does_not_fail_doctor(name):
         finding = doctor.examine_port(name, number)
     assert finding.good is None
     assert finding.found == f"{number} is taken"
-    assert f"--{name}-port 0" in finding.fix
+    assert f"--{name}-port; 0" in finding.fix
 
 
 def test_doctor_reports_a_python_without_a_shared_library(monkeypatch):
     for module in (doctor, install):
         monkeypatch.setattr(module, "find_libpython", lambda: None)
-    findings = {finding.subject: finding for finding in doctor.examine()}
+    findings = {finding.subject: finding for finding in doctor.examine(usual_ports(None))}
     assert findings["Python"].good is False
     assert "no shared libpython" in findings["Triton"].fix
 
@@ -400,5 +403,34 @@ def test_an_error_names_all_ports_in_use():
     assert line == (
         f"can't listen on 127.0.0.1:{http} (http), 127.0.0.1:{metrics} (metrics): "
         "Address already in use; "
-        "use --http-port 0 --metrics-port 0, or another --address"
+        "use --http-port 0 --metrics-port 0, or another --base-port or --address"
     )
+
+
+def test_up_names_all_ports_in_use(capsys):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        grpc, gateway = (bound.getsockname()[1] for bound in (one, other))
+        given = ["--base-port", "0", "--grpc-port", str(grpc), "--gateway-port", str(gateway)]
+        assert command.main(["up", *given]) == 1
+    error = capsys.readouterr().err
+    assert f"127.0.0.1:{grpc} (grpc), 127.0.0.1:{gateway} (gateway): " in error
+    assert "use --grpc-port 0 --gateway-port 0, or another --base-port" in error
+
+
+def test_doctor_examines_the_ports_that_up_would_use(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        base = busy.getsockname()[1] - 3  # the gateway's port is taken
+        command.main(["doctor", "--base-port", str(base)])
+        assert f"{base + 3} is taken" in " ".join(capsys.readouterr().out.split())
+        given = ["--base-port", str(base), "--http-port", "0", "--grpc-port", "0"]
+        assert command.main(["up", *given, "--metrics-port", "0"]) == 1
+        assert f"can't listen on 127.0.0.1:{base + 3} (gateway)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["up", "doctor"])
+def test_a_base_port_that_is_too_large_is_rejected(name, capsys):
+    assert command.main([name, "--base-port", "65533"]) == 2
+    assert capsys.readouterr().err == "tandem: --base-port must be at most 65532; got 65533\n"

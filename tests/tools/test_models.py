@@ -137,7 +137,9 @@ def test_a_gated_model_error_says_where_to_request_access(served):
 def test_a_failing_hub_is_reported_in_one_line(served, status):
     served.failing = status
     text = error_line(TandemError, HubModel(ID).find)
-    assert text.startswith(f"can't download {ID} from {served.url}: ")
+    assert text.startswith(
+        f"there is no local folder {ID}, and it can't be downloaded from {served.url}: "
+    )
     assert str(status) in text or status == 200
 
 

@@ -1,5 +1,6 @@
 """`tandem up` prints a correct summary and handles its options."""
 
+import json
 import shlex
 import shutil
 import signal
@@ -65,6 +66,23 @@ def test_the_example_in_the_greeting_has_the_right_port_and_model(own):
     _, generate, curl = rows(own)
     assert generate == ["tandem", "generate", "--url", "127.0.0.1:2", "Once upon a time"]
     assert curl[2] == "http://127.0.0.1:1/v2/models/bls_stream/generate_stream"
+
+
+def test_the_example_for_a_chat_model_is_a_chat(own):
+    folder = own.tokenizer.folder
+    for expected in ("/v2/models/bls_stream/generate_stream", "/v1/chat/completions"):
+        last = up.greeting(SERVER, own, "http://127.0.0.1:4", key=True).splitlines()[-1]
+        curl = shlex.split(last)
+        assert curl[2].endswith(expected)
+        (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert curl[2:6] == [
+        "http://127.0.0.1:4" + expected,
+        "-H",
+        "content-type: application/json",
+        "-H",
+    ]
+    assert curl[6] == "authorization: Bearer $TANDEM_API_KEY"
+    assert json.loads(curl[-1])["messages"][0]["role"] == "user"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tandem.tools.commands.gateway_options import PORT
+from tandem.tools.commands.gateway_options import add_base_port, usual_ports
 from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.profiles.machine import count_gpus, free_memory
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
@@ -50,12 +50,12 @@ class Finding:
     fix: str = ""
 
 
-def add_options(_: argparse.ArgumentParser) -> None:
-    """The command has no options."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_base_port(parser)
 
 
-def run(_: argparse.Namespace) -> int:
-    findings = list(examine())
+def run(options: argparse.Namespace) -> int:
+    findings = list(examine(usual_ports(options.base_port)))
     table = Table("", "what", "found", "fix", box=None, pad_edge=False)
     for finding in findings:
         fix = "" if finding.good else finding.fix
@@ -65,8 +65,11 @@ def run(_: argparse.Namespace) -> int:
     return int(any(finding.good is False for finding in findings))
 
 
-def examine() -> Iterator[Finding]:
-    """Check everything that serving needs, and yield findings in the order in which to fix them."""
+def examine(ports: Mapping[str, int]) -> Iterator[Finding]:
+    """Check everything that serving needs, and yield findings in the order in which to fix them.
+
+    ports: of `tandem up` by name.
+    """
     system = f"{platform.system()} {platform.machine()}"
     good = system == "Linux x86_64"
     yield Finding("system", system, good, "use a Linux x86-64 machine or VM")
@@ -88,7 +91,7 @@ def examine() -> Iterator[Finding]:
     size = shutil.disk_usage(SHARED_MEMORY).free // 2**20 if SHARED_MEMORY.is_dir() else 0
     fix = f"needs {SHARED_MEMORY_MB} MB; in Docker: --shm-size=1g"
     yield Finding(str(SHARED_MEMORY), f"{size} MB free", size >= SHARED_MEMORY_MB, fix)
-    for name, port in {**vars(Ports()), "gateway": PORT}.items():
+    for name, port in ports.items():
         yield examine_port(name, port)
     yield _gpu()
     for package, fix in OPTIONAL.items():
@@ -119,7 +122,7 @@ def examine_port(name: str, port: int) -> Finding:
     try:
         claim_ports(Ports(http=port, grpc=0, metrics=0), LOOPBACK)
     except TandemError:
-        fix = f"use another port; --{name}-port 0 picks a free one"
+        fix = f"use another --base-port or --{name}-port; 0 picks a free one"
         return Finding(f"{name} port", f"{port} is taken", good=None, fix=fix)
     return Finding(f"{name} port", f"{port} is free", good=True)
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tandem.gateway.settings import GatewaySettings
 from tandem.preprocessing.errors import TokenizerError
-from tandem.tools.commands.options import Options, address, nonempty
-from tandem.tools.errors import TandemError, install_extra
-from tandem.tools.triton.server import EVERY_ADDRESS, LOOPBACK
+from tandem.tools.commands.options import MAX_PORT, Options, address, nonempty, port
+from tandem.tools.errors import TandemError, UsageError, install_extra
+from tandem.tools.triton.server import EVERY_ADDRESS, LOOPBACK, Ports
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -26,6 +26,26 @@ def add_address(parser: Options) -> None:
         default=LOOPBACK,
         help="Address to listen on (default: %(default)s).",
     )
+
+
+def add_base_port(parser: Options) -> None:
+    parser.add_argument(
+        "--base-port",
+        type=port,
+        metavar="N",
+        help="Use N, N+1 and N+2 for Triton's http, grpc and metrics ports and N+3 for the "
+        "gateway; 0: free ports.",
+    )
+
+
+def usual_ports(base: int | None) -> dict[str, int]:
+    """Return the ports by name for a value of --base-port."""
+    names = [*vars(Ports()), "gateway"]
+    if base is None:
+        return {**vars(Ports()), "gateway": PORT}
+    if base > MAX_PORT - len(names) + 1:
+        raise UsageError(f"--base-port must be at most {MAX_PORT - len(names) + 1}; got {base}")
+    return {name: base and base + number for number, name in enumerate(names)}
 
 
 def add_access(parser: Options) -> None:

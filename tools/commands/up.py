@@ -19,6 +19,7 @@ import socket
 import webbrowser
 from contextlib import ExitStack
 from itertools import combinations
+from typing import Any
 
 from tandem.bls.settings import AUTO
 from tandem.gateway.settings import GatewaySettings
@@ -26,18 +27,19 @@ from tandem.tools.client.client import MODEL
 from tandem.tools.commands.deployment_options import add_deployment, chosen_deployment
 from tandem.tools.commands.gateway_options import (
     KEY_VARIABLE,
-    PORT,
     add_access,
     add_address,
+    add_base_port,
     application,
     browser_url,
     listening,
+    usual_ports,
 )
 from tandem.tools.commands.options import DEMO, port
 from tandem.tools.errors import TandemError, UsageError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection
-from tandem.tools.triton.server import Ports, TritonServer
+from tandem.tools.triton.server import Ports, TritonServer, claim_ports
 from tandem.tools.triton.serving import serving
 
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set if a browser can open a window
@@ -47,21 +49,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_deployment(parser.add_argument_group("what to serve"))
     listening = parser.add_argument_group("addresses (port 0 picks a free one)")
     add_address(listening)
-    for name, number in vars(Ports()).items():
+    add_base_port(listening)
+    for name, number in usual_ports(None).items():
+        what = "Port of the OpenAI API" if name == "gateway" else f"Triton's {name} port"
         listening.add_argument(
-            f"--{name}-port",
-            type=port,
-            metavar="N",
-            default=number,
-            help=f"Triton's {name} port (default: %(default)s).",
+            f"--{name}-port", type=port, metavar="N", help=f"{what} (default: {number})."
         )
-    listening.add_argument(
-        "--gateway-port",
-        type=port,
-        metavar="N",
-        default=PORT,
-        help="Port of the OpenAI API (default: %(default)s).",
-    )
     listening.add_argument("--no-gateway", action="store_true", help="Serve only Triton.")
     add_access(listening)
     listening.add_argument("--open", action="store_true", help="Open the page in a browser.")
@@ -76,16 +69,14 @@ def run(options: argparse.Namespace) -> int:
     for name, is_set in needs_gateway.items():
         if is_set and options.no_gateway:
             raise UsageError(f"set {name} or --no-gateway, not both")
-    _check_ports(options)
+    ports, gateway = _ports(options)
     deployment = chosen_deployment(options)
-    ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
     ready = False
     with ExitStack() as stack:
         bound = None
-        if not options.no_gateway:  # before the server starts, so that a busy port fails at once
-            bound = stack.enter_context(
-                listening(options.address, options.gateway_port, "--gateway-port")
-            )
+        claim_ports(ports, options.address, gateway)  # names all that are taken, at once
+        for number in gateway.values():
+            bound = stack.enter_context(listening(options.address, number, "--gateway-port"))
         try:
             with serving(deployment, ports, options.address) as server:
                 ready = True
@@ -117,7 +108,7 @@ def _serve(
             )
             stack.enter_context(gateway.serving(application(settings), bound))
             url = browser_url(bound)
-        print(greeting(server, deployment, url), flush=True)
+        print(greeting(server, deployment, url, key=options.api_key is not None), flush=True)
         if options.open and url:
             open_page(url)
         try:
@@ -127,16 +118,24 @@ def _serve(
             raise
 
 
-def _check_ports(options: argparse.Namespace) -> None:
-    """Reject ports that are set to the same number, because Triton's error is less clear."""
-    names = ["http_port", "grpc_port", "metrics_port"]
-    if not options.no_gateway:
-        names.append("gateway_port")
-    for one, other in combinations(names, 2):
-        number = getattr(options, one)
-        if number == getattr(options, other) != 0:
-            named = f"--{one} and --{other}".replace("_", "-")
-            raise UsageError(f"{named} must be different; got {number}")
+def _ports(options: argparse.Namespace) -> tuple[Ports, dict[str, int]]:
+    """Return Triton's ports, and the gateway's by name; it is empty without a gateway.
+
+    Rejects ports that are set to the same number, because Triton's error is less clear.
+    """
+    numbers = usual_ports(options.base_port)
+    for name in numbers:
+        if (given := getattr(options, f"{name}_port")) is not None:
+            numbers[name] = given
+    if options.no_gateway:
+        del numbers["gateway"]
+    for one, other in combinations(numbers, 2):
+        if numbers[one] == numbers[other] != 0:
+            raise UsageError(
+                f"--{one}-port and --{other}-port must be different; got {numbers[one]}"
+            )
+    gateway = {name: numbers.pop(name) for name in ("gateway",) if name in numbers}
+    return Ports(**numbers), gateway
 
 
 def open_page(url: str) -> None:
@@ -145,10 +144,12 @@ def open_page(url: str) -> None:
         webbrowser.open(url)
 
 
-def greeting(server: TritonServer, deployment: Deployment, gateway: str | None) -> str:
+def greeting(
+    server: TritonServer, deployment: Deployment, gateway: str | None, *, key: bool = False
+) -> str:
     """Return a summary of the deployment, its addresses, and example commands.
 
-    gateway: the URL of the gateway, or None without one.
+    gateway: the URL of the gateway, or None without one. key: whether it requires an API key.
     """
     entry = deployment.stream_entry.name
     # The demo's models generate only Python.
@@ -157,7 +158,11 @@ def greeting(server: TritonServer, deployment: Deployment, gateway: str | None) 
     model = [] if entry == MODEL else ["--model", entry]
     generate = ["tandem", "generate", "--url", server.grpc_url, *model, prompt]
     stream = f"http://{server.http_url}/v2/models/{entry}/generate_stream"
-    request = json.dumps({"text_input": prompt, "max_tokens": 64, "stream": True})
+    request: dict[str, Any] = {"text_input": prompt, "max_tokens": 64, "stream": True}
+    if gateway and _chats(deployment):
+        stream = f"{gateway}/v1/chat/completions -H 'content-type: application/json'"
+        stream += f' -H "authorization: Bearer ${KEY_VARIABLE}"' * key
+        request = {"messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
     # NVIDIA's backend needs special processes and options, so show the command.
     backends = [engine.backend for engine in (deployment.target, deployment.draft) if engine]
     command = {"command": shlex.join(server.command)} if "tensorrtllm" in backends else {}
@@ -176,9 +181,15 @@ def greeting(server: TritonServer, deployment: Deployment, gateway: str | None) 
             *(f"  {name:<9}{text}" for name, text in rows.items()),
             "try:",
             f"  {shlex.join(generate)}",
-            f"  curl -N {stream} -d {shlex.quote(request)}",
+            f"  curl -N {stream} -d {shlex.quote(json.dumps(request))}",
         )
     )
+
+
+def _chats(deployment: Deployment) -> bool:
+    from tandem.gateway.chat_template import load_chat_template  # noqa: PLC0415  an extra
+
+    return load_chat_template(deployment.tokenizer.folder) is not None
 
 
 def _choices(deployment: Deployment) -> dict[str, str]:

@@ -134,7 +134,7 @@ class HubModel:
                 raise TandemError(f"{error}; set HF_HOME to another folder") from error
             reason = str(error.__cause__ or error).partition("\n")[0]
             raise TandemError(
-                f"can't download {self.name} from {constants.ENDPOINT}: {reason}; "
-                f"{constants.HF_HUB_CACHE} doesn't have all of it; check the network, HF_TOKEN "
-                "and HF_ENDPOINT, or name a folder"
+                f"there is no local folder {self.name}, and it can't be downloaded from "
+                f"{constants.ENDPOINT}: {reason}; {constants.HF_HUB_CACHE} doesn't have all of "
+                "it; check the name of the folder, or the network, HF_TOKEN and HF_ENDPOINT"
             ) from error

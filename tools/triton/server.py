@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -339,25 +339,30 @@ class TritonServer:
         return self.failure
 
 
-def claim_ports(ports: Ports, address: str) -> Ports:
-    """Return the ports, with a free one for each 0; raise TandemError if a port is taken."""
+def claim_ports(ports: Ports, address: str, also: Mapping[str, int] = {}) -> Ports:
+    """Return the ports, with a free one for each 0; raise TandemError if any is taken.
+
+    also: ports of other servers by name, which are only checked.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    numbers, reasons = [], {}
+    numbers: dict[str, int] = {}
+    reasons: dict[tuple[str, int], OSError] = {}
     with ExitStack() as stack:
-        for name, port in vars(ports).items():
+        for name, port in {**vars(ports), **also}.items():
             bound = stack.enter_context(socket.socket(family))
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 bound.bind((address, port))
             except OSError as error:
                 reasons[name, port] = error
-            numbers.append(bound.getsockname()[1])
+            else:
+                numbers[name] = bound.getsockname()[1]
     if reasons:
         taken = ", ".join(f"{address}:{port} ({name})" for name, port in reasons)
         texts = [error.strerror or str(error) for error in reasons.values()]
         options = " ".join(f"--{name}-port 0" for name, _ in reasons)
         raise TandemError(
             f"can't listen on {taken}: {'; '.join(dict.fromkeys(texts))}; "
-            f"use {options}, or another --address"
+            f"use {options}, or another --base-port or --address"
         )
-    return Ports(*numbers)
+    return Ports(*(numbers[name] for name in vars(ports)))
