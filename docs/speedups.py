@@ -13,14 +13,25 @@ from xml.sax.saxutils import escape
 DOCS = Path(__file__).resolve().parent
 PAGE, FIGURE = DOCS / "results.md", DOCS / "speedups.svg"
 
-WIDTH, LABELS, MARGIN = 760, 250, 60  # widths of the figure, the labels and the right margin
-BAR, GAP, HEAD, FOOT = 16, 14, 34, 30  # heights in pixels
-BASELINE, SEQUENTIAL, AHEAD = "#8c959f", "#54aeff", "#2da44e"
-STYLE = "font-family='system-ui, sans-serif' font-size='13' fill='#57606a'"
+WIDTH, LEFT, MARGIN = 420, 12, 60  # width of the figure and its margins, so that it fits a phone
+LABEL, BAR, GAP, HEAD, FOOT = 20, 18, 8, 40, 50  # heights in pixels
+SEQUENTIAL, AHEAD = "sequential", "ahead"  # classes of STYLE
+STYLE = """<style>
+text { fill: #424a53 }
+.ground { fill: #ffffff }
+.baseline { stroke: #6e7781 }
+.sequential { fill: #54aeff }
+.ahead { fill: #2da44e }
+@media (prefers-color-scheme: dark) {
+  text { fill: #d1d7de }
+  .ground { fill: #14171a }
+  .baseline { stroke: #9aa4af }
+}
+</style>"""
 
 
 class BarGroup(NamedTuple):
-    """The bars with one label. bars: (speedup, color)."""
+    """The bars with one label. bars: (speedup, class)."""
 
     label: str
     bars: tuple[tuple[float, str], ...]
@@ -41,33 +52,36 @@ def figure() -> str:
     """Return the bar chart as SVG."""
     groups = [*_demo_groups(), *_emulated_groups()]
     longest = max(speedup for group in groups for speedup, _ in group.bars)
-    scale = (WIDTH - LABELS - MARGIN) / longest
+    scale = (WIDTH - LEFT - MARGIN) / longest
     lines, y = [], HEAD
     for group in groups:
-        height = BAR * len(group.bars)
-        lines.append(_text(LABELS - 10, y + height / 2 + 4, group.label, anchor="end"))
-        for speedup, color in group.bars:
+        lines.append(_text(LEFT, y + LABEL - 6, group.label))
+        y += LABEL
+        for speedup, kind in group.bars:
             length = speedup * scale
             lines.append(
-                f"<rect x='{LABELS}' y='{y + 1}' width='{length:.0f}' height='{BAR - 2}' "
-                f"fill='{color}'/>"
+                f"<rect class='{kind}' x='{LEFT}' y='{y + 1}' width='{length:.0f}' "
+                f"height='{BAR - 2}'/>"
             )
-            lines.append(_text(LABELS + length + 6, y + BAR - 4, f"{speedup:.2f}x"))
+            lines.append(_text(LEFT + length + 6, y + BAR - 5, f"{speedup:.2f}x"))
             y += BAR
         y += GAP
-    one = LABELS + scale
+    one = LEFT + scale
     lines.append(
-        f"<line x1='{one:.0f}' y1='{HEAD - 8}' x2='{one:.0f}' y2='{y}' stroke='{BASELINE}' "
+        f"<line class='baseline' x1='{one:.0f}' y1='{HEAD - 8}' x2='{one:.0f}' y2='{y}' "
         "stroke-dasharray='4 3'/>"
     )
     lines.append(_text(one, HEAD - 14, "target alone", anchor="middle"))
-    lines += _legend(y + FOOT - 12)
+    lines += _legend(y + 16)
     size = f"width='{WIDTH}' height='{y + FOOT}'"
+    view = f"viewBox='0 0 {WIDTH} {y + FOOT}'"
+    font = "font-family='system-ui, sans-serif' font-size='13'"
     return "\n".join(
         [
-            f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img' {STYLE}>",
+            f"<svg xmlns='http://www.w3.org/2000/svg' {size} {view} role='img' {font}>",
             "<title>speedup over the target alone, one request at a time</title>",
-            f"<rect {size} fill='#ffffff'/>",
+            STYLE,
+            f"<rect class='ground' {size}/>",
             *lines,
             "</svg>\n",
         ]
@@ -93,12 +107,11 @@ def _number(speedup: str) -> float:
 
 
 def _legend(y: float) -> Iterator[str]:
-    for x, color, text in (
-        (LABELS, SEQUENTIAL, "draft, then verify"),
-        (LABELS + 170, AHEAD, "draft while the target verifies"),
+    for row, (kind, text) in enumerate(
+        ((SEQUENTIAL, "draft, then verify"), (AHEAD, "draft while the target verifies"))
     ):
-        yield f"<rect x='{x}' y='{y - 10}' width='12' height='12' fill='{color}'/>"
-        yield _text(x + 18, y, text)
+        yield f"<rect class='{kind}' x='{LEFT}' y='{y + 18 * row - 10}' width='12' height='12'/>"
+        yield _text(LEFT + 18, y + 18 * row, text)
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
