@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from tandem.contract.guide import EXACT, LAYOUT_KEY, Guide, lark_regex, layout_of
 from tandem.guides.errors import GuideError, shorten
+from tandem.guides.gbnf import convert_gbnf
 from tandem.guides.schemas import exact_options, prepare_schema
 
 # A schema (``json``), and the tokens that may contain `%json` without a schema: comments, strings,
@@ -23,7 +23,6 @@ LARK_TOKEN = re.compile(
 )
 # A set of token ids, such as <[5]> or <[5-7,9]>
 TOKEN_IDS = re.compile(r"<\[[0-9,-]+\]>")
-GBNF_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 MAX_CHOICES = 10_000
 
 
@@ -45,6 +44,8 @@ def make_grammar(guide: Guide, special: Mapping[str, int] = {}) -> str:
             return f"<[{special[found[0]]}]>" if found[0] in special else found[0]
 
         text = LARK_TOKEN.sub(by_id, text)
+    if guide.kind == "ebnf_grammar":
+        return _gbnf(text, special)
     try:
         return GRAMMARS[guide.kind](text)
     except ValueError as error:
@@ -115,23 +116,13 @@ def _exact_in_lark(schema: dict[str, Any]) -> dict[str, Any]:
     return compiled
 
 
-def _ebnf(text: str) -> str:
+def _gbnf(text: str, special: Mapping[str, int]) -> str:
     """Return the grammar for a guide in llama.cpp's EBNF (GBNF)."""
     try:
-        return _lark(gbnf_to_lark(GBNF_ESCAPE.sub(_unescape, text)))
-    except Exception as error:  # the converter raises errors of any type
-        reason = (
-            "it is nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
-        )
+        return LLMatcher.grammar_from_lark(convert_gbnf(text, special))
+    except (GuideError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise GuideError(f"it must be EBNF in llama.cpp's dialect (GBNF): {reason}") from error
-
-
-def _unescape(found: re.Match[str]) -> str:
-    """Return the character that an escape represents. The library would drop leading zeros."""
-    if (number := found[1] or found[2]) is None:
-        return found[0]
-    code = int(number, 16)
-    return f"\\x{code:02x}" if code < 0x80 else chr(code)
 
 
 def _choice(text: str) -> str:
@@ -158,7 +149,6 @@ GRAMMARS: Final[dict[str, Callable[[str], str]]] = {
     "regex": _regex,
     "choice": _choice,
     "lark_grammar": _lark,
-    "ebnf_grammar": _ebnf,
 }
 
 
