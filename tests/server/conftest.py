@@ -37,9 +37,8 @@ from tandem.bls.drafters.drafter import Drafter
 DRAFTER = DrafterKind(name="faulty", description="an error", module=__name__)
 
 class Faulty(Drafter):
-    def propose(self, sequence, limit):
+    def propose(self, sequence, limit, engines):
         raise IndexError("what was sought")
-        yield
 
 def make(request, context):
     return Faulty()
