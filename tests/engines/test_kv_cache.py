@@ -73,6 +73,18 @@ def test_a_call_larger_than_the_cache_is_rejected_with_the_sizes(make_harness):
         engine.call(prompt(1, 30), 20)
 
 
+def test_keys_and_values_of_a_rejected_draft_token_are_not_reused(make_harness):
+    engine, ids = make_harness(), prompt(13, 20)
+    [token] = engine.tokens(ids)
+    assert engine.tokens(ids, 2, drafts=[token + 1]) == [token]
+    following = [*ids, token, 7]
+    reused, fresh = (
+        each.call(following, return_generation_logits=True).last.generation_logits
+        for each in (engine, make_harness())
+    )
+    np.testing.assert_allclose(reused, fresh, atol=1e-4)
+
+
 def test_context_logits_cover_the_whole_context(make_harness, reference):
     engine = make_harness(max_batch_tokens=9)
     ids = prompt(12, 25)

@@ -99,6 +99,12 @@ def test_a_rejected_guide_is_not_compiled_again(fresh, monkeypatch):
     assert str(again.value) == str(first.value)
 
 
+def test_the_same_text_can_be_invalid_as_one_kind_and_valid_as_another(fresh):
+    with pytest.raises(GuideError):
+        fresh.matcher(Guide("json_schema", "[a]"), [END])
+    fresh.matcher(Guide("regex", "[a]"), [END])
+
+
 def test_the_number_of_cached_rejections_is_limited(fresh, monkeypatch):
     monkeypatch.setattr("tandem.guides.compiler.MAX_CACHED_REJECTIONS", 2)
     rejected = [Guide("json_schema", f'{{"not": {{"const": {n}}}}}') for n in range(3)]

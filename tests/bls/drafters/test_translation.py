@@ -201,6 +201,17 @@ def test_special_tokens_are_translated_by_their_text(translator):
     assert unknown.tolist() == encode(" jumps").ids
 
 
+def test_a_translated_draft_has_at_most_the_requested_number_of_tokens(translator):
+    translation = translator("byte_level", "renumbered").translation()
+    prompt = ids(*KINDS["byte_level"]().encode("The dog").ids)
+    sequence = decoding_of(Request(prompt_ids=prompt, max_tokens=9)).sequence
+    drafted = ids(*KINDS["renumbered"]().encode(" jumps over").ids)
+    expected = KINDS["byte_level"]().encode(" jumps over").ids
+    assert len(expected) > 1
+    for limit in range(len(expected)):
+        assert translation.verifiable(sequence, drafted, limit).tolist() == expected[:limit]
+
+
 @pytest.mark.parametrize(
     ("draft", "prompt", "expected"),
     [

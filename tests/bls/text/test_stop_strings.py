@@ -54,6 +54,12 @@ def test_checking_for_a_stop_string_does_not_consume_the_text():
     assert not stops.found
 
 
+def test_the_stop_string_that_begins_first_ends_the_text():
+    stops = StopStrings(("b", "abc"))
+    assert stops.feed("xabc") == "x"
+    assert stops.found == "abc"
+
+
 def test_the_matched_stop_string_is_reported():
     stops = StopStrings(("END", "</a>", "</a>\n"))
     assert [stops.feed(piece) for piece in ("one</", "a", ">\n")] == ["one", "", ""]

@@ -104,14 +104,8 @@ def entry(models, tmp_path, changes):
     write(KIND, tmp_path / "1" / "tokenizer")
     sizes = {"vocab_size": KIND.get_vocab_size(), "kv_cache_tokens": 4096}
     target = {**sizes, "client_adapters": True}
-    settings = replace(
-        with_engines(SETTINGS, target=target),
-        draft=None,
-        max_queue_bytes=QUEUE_BYTES,
-        max_requests=MAX_REQUESTS,
-        max_queue=0,
-        **changes,
-    )
+    limits = {"max_queue_bytes": QUEUE_BYTES, "max_requests": MAX_REQUESTS, "max_queue": 0}
+    settings = replace(with_engines(SETTINGS, target=target), draft=None, **limits | changes)
     config = model_config(encode(settings), name="bls_stream", instance_group=[{"count": 1}])
     entry = StreamEntry()
     entry.initialize(start_arguments(config, tmp_path))
@@ -130,6 +124,17 @@ def submit(pb, models, entry):
         arrays = {name: array(INPUTS[name], [row]) for name, row in rows.items()}
         entry.execute([pb.Request(sender, arrays, outputs.OUTPUTS, request_id)])
         return sender
+
+    return send
+
+
+@pytest.fixture
+def cancel(pb, entry):
+    """cancel(request_id) sends a request that stops another one."""
+
+    def send(request_id):
+        stop = array(INPUTS["stop"], [[True]])
+        entry.execute([pb.Request(pb.ResponseSender(), {"stop": stop}, (), request_id)])
 
     return send
 
@@ -236,13 +241,12 @@ def test_failed_requests_leave_room_for_others(ask):
     assert texts_of(ask(text_input=PROMPT)) == [TEXT]
 
 
-def test_a_request_can_be_stopped_as_soon_as_it_has_started(pb, entry, submit, monkeypatch):
+def test_a_request_can_be_stopped_as_soon_as_it_has_started(cancel, submit, monkeypatch):
     request_id = new_forwarded_id()
     start = stream.run_in_background
 
     def stop_and_start(*arguments):
-        stop = array(INPUTS["stop"], [[True]])
-        entry.execute([pb.Request(pb.ResponseSender(), {"stop": stop}, (), request_id)])
+        cancel(request_id)
         start(*arguments)
 
     monkeypatch.setattr(stream, "run_in_background", stop_and_start)
@@ -267,3 +271,39 @@ def test_large_inputs_of_requests_that_wait_for_the_tokenizer_are_limited(submit
     assert not any(sender.sent for sender in waiting)
     models.tokenizer_free.set()
     assert eventually(lambda: all(sender.sent for sender in waiting))
+
+
+def test_a_cancelled_request_no_longer_waits_for_the_tokenizer(submit, cancel, models):
+    models.tokenizer_free.clear()
+    for _ in range(TOKENIZER_CALLS):
+        submit(text_input=PROMPT)
+    request_id = new_forwarded_id()
+    cancelled = submit(request_id, text_input=PROMPT * 20_000)
+    cancel(request_id)
+    assert cancelled.sent[0].line.endswith("the request was cancelled")
+    following = submit(text_input=PROMPT)
+    models.tokenizer_free.set()
+    assert eventually(lambda: following.sent)
+    assert texts_of(following) == [TEXT]
+
+
+class TestShortQueue:
+    """One request decodes, and another one may wait."""
+
+    @pytest.fixture
+    def changes(self):
+        return {"max_requests": 1, "max_queue": 1}
+
+    def test_a_cancelled_request_leaves_its_place_to_another(self, entry, submit, cancel, models):
+        may_decode = threading.Event()
+        models.before_round = lambda _: may_decode.wait()
+        submit(text_input=PROMPT)
+        request_id = new_forwarded_id()
+        cancelled = submit(request_id, text_input=PROMPT)
+        assert eventually(lambda: entry._admission._queue)
+        cancel(request_id)
+        assert cancelled.sent[0].line.endswith("the request was cancelled")
+        following = submit(text_input=PROMPT)
+        may_decode.set()
+        assert eventually(lambda: following.sent)
+        assert texts_of(following) == [TEXT]
