@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.errors import EngineCallError
-from tandem.bls.exactness.seeds import output_depends_on_lengths, verification_seed
-from tandem.bls.guided.guidance import GRAMMAR, ByGuide, Guidance
-from tandem.bls.metrics.request_statistics import Round, Statistics
+from tandem.bls.guidance import GRAMMAR, ByGuide, Guidance
 from tandem.bls.plain_call_size import UNBOUNDED, PlainCallSize
 from tandem.bls.ports import (
     NO_DRAFT,
@@ -39,9 +37,11 @@ from tandem.bls.ports import (
     PromptLogProbs,
 )
 from tandem.bls.request import Request
+from tandem.bls.seeds import output_depends_on_lengths, verification_seed
 from tandem.bls.sequence import Sequence
-from tandem.bls.text.detokenizer import IncrementalDetokenizer
-from tandem.bls.text.token_details import (
+from tandem.bls.statistics import Round, Statistics
+from tandem.bls.text import IncrementalDetokenizer
+from tandem.bls.token_details import (
     TokenDetails,
     join_details,
     plain_details,

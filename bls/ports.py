@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.drafters.registry import BASELINE, DrafterName
-from tandem.bls.metrics.request_statistics import Totals
 from tandem.bls.request import TokenIds
-from tandem.bls.text.token_details import Counts, TokenDetails, TopLogProbs
+from tandem.bls.statistics import Totals
+from tandem.bls.token_details import Counts, TokenDetails, TopLogProbs
 
 EngineRole: TypeAlias = Literal["draft", "target"]
 FinishReason: TypeAlias = Literal["stop", "length"]

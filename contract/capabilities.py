@@ -19,7 +19,7 @@ class Capabilities:
     stops_when_unsure: supports `draft_stop_probability`, and returns log-probabilities of drafts.
     samples_exactly: samples from its `generation_logits`, warped as in transformers. These logits
         include bias, penalties, bans and masks. Verifying a draft by ids or by the draft's raw
-        logits keeps this distribution. `bls.exactness.lossless` describes the other engines.
+        logits keeps this distribution. `bls.lossless` describes the other engines.
     shares_logits: as a draft engine, returns `shared_logits_handle`; as a target, reads it instead
         of `draft_logits`.
     min_p: supports `min_p`.

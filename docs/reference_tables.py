@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from tandem.bls.metrics import names as loop_metrics
+from tandem.bls import metrics as loop_metrics
 from tandem.contract import entry
 from tandem.engines import metric_names as engine_metrics
 from tandem.gateway.metrics import GatewayMetrics

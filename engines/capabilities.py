@@ -23,7 +23,7 @@ TORCH = Capabilities(
 )
 _NONE = Capabilities(**{field.name: False for field in fields(Capabilities)})
 # NVIDIA's C++ backend creates a new random generator for each call, and computes no
-# log-probabilities when it verifies drafts. `bls.exactness.lossless` describes the effect on
+# log-probabilities when it verifies drafts. `bls.lossless` describes the effect on
 # sampled drafts. The backend supports no branches: it returns several rows only as several
 # responses to one call, which would deadlock, and it reports no alternative tokens.
 TENSORRTLLM = replace(_NONE, verifies_drafts=True, returns_logits=True)

@@ -8,7 +8,7 @@ import pytest
 from paths import ROOT
 from pydantic import BaseModel
 
-from tandem.bls.metrics import names as metric_names
+from tandem.bls import metrics as metric_names
 from tandem.contract import entry
 from tandem.contract.guide import KINDS
 from tandem.engines import metric_names as engine_metric_names

@@ -25,7 +25,6 @@ from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.cost_model import UNLIMITED, AheadPlan, split
 from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.errors import EngineCallError
-from tandem.bls.exactness.seeds import output_depends_on_lengths
 from tandem.bls.ports import (
     NO_DRAFT,
     NO_TOKENS,
@@ -38,6 +37,7 @@ from tandem.bls.ports import (
     Engines,
 )
 from tandem.bls.request import Request, TokenIds
+from tandem.bls.seeds import output_depends_on_lengths
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES

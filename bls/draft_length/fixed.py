@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tandem.bls.exactness.seeds import output_depends_on_lengths
 from tandem.bls.ports import Draft, DraftPlan
 from tandem.bls.request import Request
+from tandem.bls.seeds import output_depends_on_lengths
 from tandem.bls.settings import AUTO, LoopSettings
 
 # Replaces `auto` if the output for a seed depends on draft lengths.

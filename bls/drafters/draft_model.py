@@ -10,7 +10,6 @@ from tandem.bls.draft_length.fixed import FixedLength, fixed_length
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
 from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.errors import EngineCallError, RejectedByEngine
-from tandem.bls.exactness.seeds import proposal_seed
 from tandem.bls.ports import (
     NO_DRAFT,
     NO_TOKENS,
@@ -19,6 +18,7 @@ from tandem.bls.ports import (
     Engines,
 )
 from tandem.bls.request import Request, TokenIds
+from tandem.bls.seeds import proposal_seed
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import EngineSettings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tandem.bls.drafters.drafter import Drafter, DrafterContext
 from tandem.bls.drafters.guarded import GuardedDrafter
 from tandem.bls.drafters.registry import BUILT_IN
-from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.request import Request
+from tandem.bls.statistics import Statistics
 
 
 def drafter_of(request: Request, context: DrafterContext, statistics: Statistics) -> Drafter:

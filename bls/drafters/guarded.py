@@ -21,10 +21,10 @@ from tandem.bls.errors import (
     RejectedByEngine,
     ServingError,
 )
-from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.ports import NO_DRAFT, Draft, EngineCall, EngineResult, Engines
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
+from tandem.bls.statistics import Statistics
 
 Result = TypeVar("Result")
 DRAFT = "draft"  # the only engine that a drafter may call

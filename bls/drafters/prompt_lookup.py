@@ -11,9 +11,9 @@ from tandem.bls.drafters.registry import (
     PROMPT_LOOKUP,
     DrafterName,
 )
-from tandem.bls.exactness.seeds import output_depends_on_lengths
 from tandem.bls.ports import Draft, Engines
 from tandem.bls.request import Request
+from tandem.bls.seeds import output_depends_on_lengths
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.lookup.ngrams import Match, look_up

@@ -21,7 +21,7 @@ from tandem.bls.errors import (
     EngineUnavailable,
     ServingError,
 )
-from tandem.bls.parsing.inputs import check_sizes, reject_unknown
+from tandem.bls.inputs import check_sizes, reject_unknown
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.call_slot import CallSlot

@@ -18,11 +18,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from tandem.bls import metrics
 from tandem.bls.drafters.registry import DRAFTERS, LOOKUP_POOL, PREDICTION, DrafterName
-from tandem.bls.metrics import names
-from tandem.bls.metrics.request_statistics import Statistics
-from tandem.bls.metrics.timeline import Timeline
-from tandem.bls.metrics.updates import (
+from tandem.bls.metrics import (
     Key,
     MetricUpdates,
     key_of,
@@ -30,6 +28,7 @@ from tandem.bls.metrics.updates import (
     zero_draft_updates,
     zero_updates,
 )
+from tandem.bls.statistics import Statistics, Timeline
 from tandem.bls.triton.background import log_exception
 from tandem.contract.metric import Metric
 
@@ -51,7 +50,7 @@ class Metrics:
         self, model: str, loop: str, drafters: Iterable[DrafterName], *, has_pools: bool = False
     ) -> None:
         self._labels = {"model": model, "loop": loop}
-        self._families = {metric: _family(metric) for metric in names.METRICS}
+        self._families = {metric: _family(metric) for metric in metrics.METRICS}
         self._metrics: dict[Key, Any] = {}
         self._published: dict[Key, float] = {}
         self._unpublished = MetricUpdates()
@@ -75,7 +74,7 @@ class Metrics:
         keyword: keyword of the guide that isn't supported.
         """
         with self._lock:
-            self._unpublished.count(names.GUIDES_REJECTED, 1, keyword=keyword)
+            self._unpublished.count(metrics.GUIDES_REJECTED, 1, keyword=keyword)
 
     def publish(
         self,
@@ -94,13 +93,13 @@ class Metrics:
         with self._lock:
             updates, self._unpublished = self._unpublished, MetricUpdates()
         gauges = {
-            key_of(names.REQUESTS_RUNNING): running,
-            key_of(names.REQUESTS_WAITING): waiting,
-            key_of(names.KV_RESERVED): kv_reserved,
-            key_of(names.LOOKUP_POOL_TOKENS): pool_tokens,
-            key_of(names.OLDEST_DELIVERY): oldest_delivery,
+            key_of(metrics.REQUESTS_RUNNING): running,
+            key_of(metrics.REQUESTS_WAITING): waiting,
+            key_of(metrics.KV_RESERVED): kv_reserved,
+            key_of(metrics.LOOKUP_POOL_TOKENS): pool_tokens,
+            key_of(metrics.OLDEST_DELIVERY): oldest_delivery,
             **{
-                key_of(names.ABANDONED_CALLS, engine=engine): calls
+                key_of(metrics.ABANDONED_CALLS, engine=engine): calls
                 for engine, calls in abandoned.items()
             },
         }
@@ -148,7 +147,7 @@ class Heartbeat:
     """
 
     def __init__(self, **labels: str) -> None:
-        self._family = _family(names.HEARTBEAT)  # kept, because a metric ends with its family
+        self._family = _family(metrics.HEARTBEAT)  # kept, because a metric ends with its family
         self._metric = self._family.Metric(labels=labels)
         self._next = 0.0
 

@@ -25,7 +25,7 @@ from tandem.bls.ports import (
     LoopPorts,
 )
 from tandem.bls.request import Request, TokenIds
-from tandem.bls.text.detokenizer import Decode
+from tandem.bls.text import Decode
 from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
 from tandem.bls.triton.engine_calls.clients import EngineClients

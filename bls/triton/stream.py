@@ -24,11 +24,10 @@ from tandem.bls.drafters.prompt_lookup import pools_of
 from tandem.bls.drafters.registry import register
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
-from tandem.bls.parsing.prompt import Prompt, build_request, check_logits
-from tandem.bls.parsing.request_parser import is_stop, parse, validate_rows
+from tandem.bls.parser import Prompt, build_request, check_logits, is_stop, parse, validate_rows
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
-from tandem.bls.text.detokenizer import load_decode
+from tandem.bls.text import load_decode
 from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.bls.triton.engine_calls.clients import EngineClients

@@ -13,11 +13,11 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest, EngineCallError, ServingError
-from tandem.bls.parsing.prompt import Prompt, TokenizerInputs, Tokens
+from tandem.bls.parser import Prompt, TokenizerInputs, Tokens
 from tandem.bls.ports import DecodedText
 from tandem.bls.request import Options, TokenIds
 from tandem.bls.settings import LoopSettings
-from tandem.bls.text.detokenizer import Decode
+from tandem.bls.text import Decode
 from tandem.bls.triton.engine_calls.call_slot import CallSlot
 from tandem.contract import entry, postprocessing, preprocessing
 

@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tandem.bls.metrics import names as metric_names
+from tandem.bls import metrics as metric_names
 from tandem.tools.profiles import deployment
 
 KUBERNETES = ["1.28", "1.37"]  # the oldest version that Chart.yaml allows, and a recent version

@@ -11,7 +11,7 @@ from http_server import http_server, send
 
 from tandem.bls.admission.admission import Admission, Reservation
 from tandem.bls.errors import Overloaded
-from tandem.bls.metrics.names import HEARTBEAT, OLDEST_DELIVERY
+from tandem.bls.metrics import HEARTBEAT, OLDEST_DELIVERY
 
 OTHER_LOOP = '{loop="1",model="bls_stream"}'
 ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))

@@ -14,8 +14,8 @@ from distributions import Warp, fits
 from scale import first_of
 from words import VOCAB, Draft, Target, exact, speak
 
-from tandem.bls.exactness.seeds import derive_seed
 from tandem.bls.ports import EngineResult
+from tandem.bls.seeds import derive_seed
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.stepping import verification
 from tandem.engines.stepping.sampling import CallSampler

@@ -12,7 +12,7 @@ from scripted import Draft, Target, Writes, decoding_of, ids, play, request_of
 from scripted_triton import detokenizer, joined, origins, statistics
 from tokenizers import Tokenizer, processors
 
-from tandem.bls.text.detokenizer import decode_with
+from tandem.bls.text import decode_with
 from tandem.contract import entry
 from tandem.gateway.answers import writer
 from tandem.gateway.answers.answer import EncodedPrompt, ParsedAnswer

@@ -8,7 +8,7 @@ from error_lines import error_line
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.parsing.request_parser import parse, validate_rows
+from tandem.bls.parser import parse, validate_rows
 from tandem.contract import entry
 
 SETTINGS = replace(

@@ -31,7 +31,6 @@ from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.loop import Decoding
-from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.ports import (
     BranchDraft,
     Branching,
@@ -42,6 +41,7 @@ from tandem.bls.ports import (
 )
 from tandem.bls.request import Request
 from tandem.bls.settings import DrafterName, EngineSettings, LoopSettings
+from tandem.bls.statistics import Statistics
 from tandem.engines.capabilities import EMULATED
 
 MAX_DRAFT_LEN = 32

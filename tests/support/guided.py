@@ -12,7 +12,7 @@ from small_guides import END, OTHER_END, matcher, vocab_size
 from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.errors import EngineCallError
-from tandem.bls.guided.guidance import guide_method
+from tandem.bls.guidance import guide_method
 from tandem.bls.loop import Decoding
 from tandem.bls.ports import EngineCall, EngineResult
 from tandem.bls.request import Request

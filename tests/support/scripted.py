@@ -22,7 +22,7 @@ from tandem.bls.ports import (
 )
 from tandem.bls.request import Request
 from tandem.bls.settings import EngineSettings, LoopSettings
-from tandem.bls.text.detokenizer import Decode
+from tandem.bls.text import Decode
 from tandem.contract.capabilities import Capabilities
 from tandem.engines.capabilities import TORCH
 

@@ -2,7 +2,7 @@
 
 from http_server import http_server, send
 
-from tandem.bls.metrics.names import OLDEST_DELIVERY
+from tandem.bls.metrics import OLDEST_DELIVERY
 from tandem.tools.triton.pages import all_exist, oldest_pending_response
 
 PAGE = (

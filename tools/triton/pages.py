@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 
-from tandem.bls.metrics.names import OLDEST_DELIVERY
+from tandem.bls.metrics import OLDEST_DELIVERY
 
 SECONDS_TO_ANSWER = 5
 

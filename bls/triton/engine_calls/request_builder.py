@@ -10,8 +10,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from tandem.bls.exactness.lossless import draft_gets_bans, draft_sampling, verification_logits
-from tandem.bls.guided.guidance import masked_bias
+from tandem.bls.guidance import masked_bias
+from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.ports import Draft, EngineCall
 from tandem.bls.request import Request
 from tandem.bls.triton.engine_calls.clients import EngineClient

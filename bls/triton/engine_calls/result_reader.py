@@ -17,7 +17,7 @@ from tandem.bls.ports import (
 )
 from tandem.bls.request import TokenIds
 from tandem.bls.settings import EngineSettings
-from tandem.bls.text.token_details import TopLogProbs
+from tandem.bls.token_details import TopLogProbs
 from tandem.contract import engine as tensors
 
 # TensorRT-LLM rejects a call that doesn't request both outputs.

@@ -12,11 +12,10 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from tandem.bls.loop import Decoding
-from tandem.bls.metrics.request_statistics import Totals
-from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.ports import FinishReason, PromptLogProbs
 from tandem.bls.request import Options, TokenIds
-from tandem.bls.text.token_details import TokenDetails, TopLogProbs
+from tandem.bls.statistics import Timeline, Totals
+from tandem.bls.token_details import TokenDetails, TopLogProbs
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.bls.errors import GuideRejected, Overloaded
-from tandem.bls.parsing.guide_inputs import TEXT, TYPE
+from tandem.bls.inputs import TEXT, TYPE
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 from tandem.guides.errors import GuideError, GuideUndecided

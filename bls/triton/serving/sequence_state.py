@@ -11,10 +11,10 @@ import numpy as np
 from tandem.bls.admission.admission import Admission, Reservation
 from tandem.bls.errors import Failure, Overloaded, ServingError
 from tandem.bls.loop import Decoding
-from tandem.bls.metrics.timeline import Timeline
 from tandem.bls.ports import Chunk
-from tandem.bls.text.detokenizer import Decode
-from tandem.bls.text.token_details import join_details
+from tandem.bls.statistics import Timeline
+from tandem.bls.text import Decode
+from tandem.bls.token_details import join_details
 from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.engine_calls.clients import EngineClients
 from tandem.bls.triton.metrics import Metrics

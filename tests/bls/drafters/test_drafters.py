@@ -30,11 +30,11 @@ from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.metrics.request_statistics import Statistics
 from tandem.bls.ports import EngineResult
 from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
+from tandem.bls.statistics import Statistics
 
 
 class Repeats(Language):

@@ -13,11 +13,11 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tandem.bls.drafters.translation import Translator
-from tandem.bls.exactness.lossless import draft_gets_bans, draft_sampling
+from tandem.bls.lossless import draft_gets_bans, draft_sampling
 from tandem.bls.ports import EngineResult
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO, DraftTokenizer
-from tandem.bls.text.detokenizer import decode_with
+from tandem.bls.text import decode_with
 from tandem.postprocessing.detokenizer import make_detokenizer
 
 END = 2  # "</s>"

@@ -9,7 +9,7 @@ import pytest
 from scripted import SETTINGS, VOCAB, ids, with_engines
 
 from tandem.bls import ports
-from tandem.bls.exactness.lossless import (
+from tandem.bls.lossless import (
     draft_gets_bans,
     draft_sampling,
     make_lossless,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from distributions import WARPS, Warp
 
-from tandem.bls.exactness.lossless import warped_log_probs
+from tandem.bls.lossless import warped_log_probs
 from tandem.bls.request import Sampling
 from tandem.engines.request import SamplingParams
 from tandem.engines.stepping.sampling import warp as warp_tensor

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, ids, with_engines
 
-from tandem.bls.exactness.seeds import (
+from tandem.bls.request import GREEDY, Request, Sampling
+from tandem.bls.seeds import (
     derive_seed,
     output_depends_on_lengths,
     proposal_seed,
     verification_seed,
 )
-from tandem.bls.request import GREEDY, Request, Sampling
 
 SAMPLED = Request(
     prompt_ids=ids(1),

@@ -26,11 +26,11 @@ from small_guides import allowed, encoded
 from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
 from tandem.bls.draft_ahead.branches import make_draft_ahead
 from tandem.bls.errors import EngineCallError, GuideFailed
-from tandem.bls.exactness.lossless import make_lossless
-from tandem.bls.guided.guidance import GRAMMAR, guide_method, join_results, masked_bias
+from tandem.bls.guidance import GRAMMAR, guide_method, join_results, masked_bias
+from tandem.bls.lossless import make_lossless
 from tandem.bls.ports import EngineResult
 from tandem.bls.request import GREEDY, Request, Sampling
-from tandem.bls.text.token_details import TopLogProbs, join_details
+from tandem.bls.token_details import TopLogProbs, join_details
 from tandem.contract.entry import KINDS
 from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideError

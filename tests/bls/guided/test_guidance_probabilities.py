@@ -18,7 +18,7 @@ from guided import (
 from scripted import ids, play, with_engines
 from small_guides import encoded, matcher
 
-from tandem.bls.guided.guidance import ByGuide
+from tandem.bls.guidance import ByGuide
 from tandem.bls.request import Request, Sampling
 from tandem.contract.guide import Guide
 

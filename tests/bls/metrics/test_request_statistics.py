@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.bls.metrics.request_statistics import DraftStatistics, Round, Statistics, Totals
-from tandem.bls.metrics.timeline import Timeline
-from tandem.bls.metrics.updates import sequence_updates
+from tandem.bls.metrics import sequence_updates
+from tandem.bls.statistics import DraftStatistics, Round, Statistics, Timeline, Totals
 
 
 def test_statistics_add_up_rounds_in_total_and_per_drafter():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tandem.bls.metrics import timeline
-from tandem.bls.metrics.timeline import Timeline
+from tandem.bls import statistics
+from tandem.bls.statistics import Timeline
 
 S = 10**9  # nanoseconds
 
@@ -17,7 +17,7 @@ def clock(monkeypatch):
             return self.now
 
     made = Clock()
-    monkeypatch.setattr(timeline, "time", made)
+    monkeypatch.setattr(statistics, "time", made)
     return made
 
 

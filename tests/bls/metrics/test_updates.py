@@ -2,9 +2,8 @@
 
 import pytest
 
-from tandem.bls.metrics.request_statistics import Round, Statistics
-from tandem.bls.metrics.timeline import Timeline
-from tandem.bls.metrics.updates import key_of, sequence_updates, zero_updates
+from tandem.bls.metrics import key_of, sequence_updates, zero_updates
+from tandem.bls.statistics import Round, Statistics, Timeline
 
 MS = 10**6  # nanoseconds
 

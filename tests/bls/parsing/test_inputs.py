@@ -5,7 +5,7 @@ import pytest
 from client_inputs import SETTINGS, batch, prompt, rejection
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.parsing.inputs import MAX_PARAMETERS_BYTES, TRITON_PARAMETERS, check_sizes
+from tandem.bls.inputs import MAX_PARAMETERS_BYTES, TRITON_PARAMETERS, check_sizes
 from tandem.bls.settings import RequestLimits
 from tandem.contract import entry
 

@@ -7,7 +7,7 @@ import pytest
 from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.parsing.prompt import (
+from tandem.bls.parser import (
     Prompt,
     TokenizerInputs,
     Tokens,

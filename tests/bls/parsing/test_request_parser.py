@@ -17,8 +17,7 @@ from client_inputs import (
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.parsing.prompt import TokenizerInputs
-from tandem.bls.parsing.request_parser import UNSUPPORTED, UNTOKENIZED, is_stop, validate_rows
+from tandem.bls.parser import UNSUPPORTED, UNTOKENIZED, TokenizerInputs, is_stop, validate_rows
 from tandem.bls.request import Options, Request, Sampling
 from tandem.contract import entry
 

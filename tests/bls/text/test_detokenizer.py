@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scripted import decoded, ids, request_of, text_of
 
-from tandem.bls.text import detokenizer as text
-from tandem.bls.text.detokenizer import IncrementalDetokenizer
+from tandem.bls import text
+from tandem.bls.text import IncrementalDetokenizer
 
 
 def fed(tokens, *, stops=(), stream=True):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.bls.text.stop_strings import StopStrings
+from tandem.bls.text import StopStrings
 
 stops_ = st.lists(st.text("ab", min_size=1, max_size=6), max_size=5).map(tuple)
 pieces_ = st.lists(st.text("abc", max_size=5), max_size=12)

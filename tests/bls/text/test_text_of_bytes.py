@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import Target, Writes, decoding_of, ids, play, request_of
 
-from tandem.bls.text.detokenizer import decode_with
+from tandem.bls.text import decode_with
 from tandem.postprocessing.detokenizer import make_detokenizer
 
 KINDS = {

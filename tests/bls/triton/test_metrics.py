@@ -2,10 +2,8 @@
 
 import pytest
 
-from tandem.bls.metrics.names import HEARTBEAT, OUTPUT_TOKENS, ROUND_SECONDS, ROUNDS
-from tandem.bls.metrics.request_statistics import Round, Statistics
-from tandem.bls.metrics.timeline import Timeline
-from tandem.bls.metrics.updates import MetricUpdates
+from tandem.bls.metrics import HEARTBEAT, OUTPUT_TOKENS, ROUND_SECONDS, ROUNDS, MetricUpdates
+from tandem.bls.statistics import Round, Statistics, Timeline
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 
 GAUGES = {

@@ -17,7 +17,7 @@ externalDraftTokensKernels.cu):
   the target decodes alone.
 
 If an engine takes no token masks, a guide is enforced by repair, which isn't exact under top-k or
-top-p (``bls.guided.guidance``). In that case, too, the target decodes alone.
+top-p (``bls.guidance``). In that case, too, the target decodes alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.drafters.registry import BASELINE
-from tandem.bls.guided.guidance import guide_method
+from tandem.bls.guidance import guide_method
 from tandem.bls.ports import Draft
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings

@@ -10,7 +10,7 @@ three methods:
   all tokens after it are dropped. The engine samples that token again, with all disallowed tokens
   masked or biased to minus infinity. An allowed token y then has the probability
   p(y) + P(disallowed) p'(y) = p'(y), where p' is p renormalized over the allowed tokens. An engine
-  with keyed randomness (see `exactness.seeds`) uses the same noise for both samples, so the output
+  with keyed randomness (see `bls.seeds`) uses the same noise for both samples, so the output
   equals the output without drafts: the allowed token with the largest noisy score is the same in
   both.
 - ``token_by_token``: under top-k or top-p that equation doesn't hold, because a mask changes which
@@ -30,14 +30,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.errors import EngineCallError, GuideFailed
-from tandem.bls.exactness.seeds import repair_seed
-from tandem.bls.metrics.request_statistics import GuideStatistics
 from tandem.bls.plain_call_size import UNBOUNDED
 from tandem.bls.ports import NO_DRAFT, NO_TOKENS, Draft, EngineCall, EngineResult
 from tandem.bls.request import Request, TokenIds
+from tandem.bls.seeds import repair_seed
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
-from tandem.bls.text.token_details import TopLogProbs
+from tandem.bls.statistics import GuideStatistics
+from tandem.bls.token_details import TopLogProbs
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.matcher import GuideMatcher, TokenMasks, Walk
 

@@ -1,1 +1,0 @@
-"""Ensures that drafts don't change the distribution of an answer."""

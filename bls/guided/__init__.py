@@ -1,1 +1,0 @@
-"""Constrains answers to a guide, such as a JSON schema."""

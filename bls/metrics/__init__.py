@@ -1,1 +1,0 @@
-"""Statistics of the loop, and the metrics made from them."""

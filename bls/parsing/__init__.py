@@ -1,1 +1,0 @@
-"""Parses and validates client requests."""

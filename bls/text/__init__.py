@@ -1,1 +1,0 @@
-"""Stop strings, incremental detokenization, and details of tokens."""
