@@ -26,6 +26,9 @@ from tandem.gateway.errors import (
 from tandem.gateway.metrics import GatewayMetrics
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+# A body counts until its request ends. Stalled clients can't keep out small bodies.
+MAX_BODIES = 16  # maximum size of all large bodies, in bodies of the maximum size
+SMALL_BODY = 65_536  # bytes
 GUARDED = ("/v1/", "/tokenize", "/detokenize", "/tokenizer_info")
 
 
@@ -53,6 +56,7 @@ class Requests:
         self._max_body_bytes = max_body_bytes
         self._key = key
         self._is_stopping = is_stopping
+        self._bytes_in_flight = 0  # of all bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,7 +70,9 @@ class Requests:
         async def receive_wrapper() -> Message:
             nonlocal received
             message = await receive()
-            received += len(message.get("body", b""))
+            num_bytes = len(message.get("body", b""))
+            received += num_bytes
+            self._bytes_in_flight += num_bytes
             self._check_size(received)
             return message
 
@@ -96,6 +102,7 @@ class Requests:
             else:
                 raise
         finally:
+            self._bytes_in_flight -= received
             endpoint = path if path in self._endpoints else "other"
             self._metrics.requests.labels(endpoint, status or CLIENT_CLOSED_REQUEST).inc()
 
@@ -118,3 +125,9 @@ class Requests:
     def _check_size(self, num_bytes: int) -> None:
         if num_bytes > self._max_body_bytes:
             raise too_large(f"the limit is {self._max_body_bytes} bytes")
+        if num_bytes > SMALL_BODY and self._bytes_in_flight > MAX_BODIES * self._max_body_bytes:
+            raise ApiError(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                "the gateway has too many large bodies; retry later",
+                code="overloaded",
+            )

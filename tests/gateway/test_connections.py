@@ -123,6 +123,34 @@ def test_only_clients_with_incomplete_requests_are_disconnected(port, triton, mo
         assert triton.running == 1
 
 
+def test_bodies_of_stalled_clients_use_little_memory(app):
+    """Small bodies are accepted in any case."""
+    size, head = 200_000, "POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-length: {}\r\n\r\n"
+    with (
+        listen("127.0.0.1", 0) as bound,
+        serving(app(max_body_bytes=size), bound),
+        contextlib.ExitStack() as clients,
+    ):
+        port = bound.getsockname()[1]
+
+        def status(length):
+            with contextlib.suppress(OSError), request(port, metadata="x" * length) as connection:
+                return connection.getresponse().status
+
+        assert status(size - 999) == 200
+
+        def is_full_after_one_more():
+            stalled = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with contextlib.suppress(OSError):  # the gateway doesn't read the last ones
+                stalled.sendall(head.format(size).encode() + b"x" * (size - 1))
+            return status(size - 999) == 429
+
+        assert eventually(is_full_after_one_more)
+        assert status(9999) == 200
+        clients.close()
+        assert eventually(lambda: status(size - 999) == 200)
+
+
 def test_clients_close_idle_connections_before_the_gateway_does(app):
     """A request that arrives while the gateway closes its connection would be lost."""
     config = server._server(app()).config
