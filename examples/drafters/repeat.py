@@ -1,10 +1,8 @@
 """A custom drafter that proposes the last tokens again.
 
-It is right in horizontal lines, tables and lists of zeros. To use it, add this file to a profile:
+It is right in horizontal lines, tables and lists of zeros. repeat.yaml is a profile with it:
 
-    drafters:
-      - module: repeat.py
-        settings: {period: 2}
+    tandem up --profile examples/drafters/repeat.yaml
 """
 
 from __future__ import annotations

@@ -136,8 +136,12 @@ def test_bench_measures_every_combination(emulated, tmp_path, capsys):
         *("--temperature", "1", "--use-draft-logits", "--json", written),
     )
     assert run("bench", emulated, *arguments) == 0
-    shown = capsys.readouterr().out
+    shown, progress = capsys.readouterr()
     assert "different" not in shown
+    assert "speedup: over drafter none" in shown
+    total = re.search(r"tandem: (\d+) of \1 requests\n$", progress)
+    assert total
+    assert progress.count(f" of {total[1]} requests\n") == 10
     assert f"{emulated.grpc_url}: 64 tokens" in shown
     rows = json.loads(written.read_text())["rows"]
     ways = [("none", ""), ("draft_model", "3"), ("draft_model", "auto"), ("prompt_lookup", "3")]

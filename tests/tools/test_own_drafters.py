@@ -8,6 +8,7 @@ from profile_files import engines, load, profile
 from tandem.tools import cli as command
 from tandem.tools.benchmark.measured_server import measured_server
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
 
 EXAMPLE = (ROOT / "examples" / "drafters" / "repeat.py").read_text()
@@ -30,6 +31,11 @@ def test_a_custom_drafter_can_be_requested_or_be_the_default(folder):
     assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "repeat", "none")
     planned = load(folder, custom(folder, engines=engines(), decoding={"drafter": "repeat"}))
     assert planned.drafters == ("prompt_lookup", "repeat", "none")
+    assert planned.loop_settings().drafter == "repeat"
+
+
+def test_the_profile_of_the_example_is_complete():
+    planned = deployment.load(ROOT / "examples" / "drafters" / "repeat.yaml")
     assert planned.loop_settings().drafter == "repeat"
 
 

@@ -21,6 +21,11 @@ from tandem.tools.client.answer import Answers
 
 SPREAD = "10-90%"
 NOTHING = "-"
+LEGEND = (
+    f"speedup: over drafter none, which runs in turn; {SPREAD}: range between these percentiles; "
+    "ideal: the speedup if only engines took time; efficiency: speedup / ideal; acceptance: share "
+    "of draft tokens that the target keeps; scaling: over one request at a time"
+)
 
 
 # A column's heading, and the function that formats a measurement's cell in it

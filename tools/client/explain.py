@@ -12,6 +12,11 @@ COLUMNS = (
     *("draft ms", "target ms"),
 )
 
+LEGEND = (
+    "asked: draft length that the loop requested; stop: probability below which the draft ends "
+    "early; ahead: branches drafted during the last verification, *: one was used"
+)
+
 
 def explanation(statistics: Mapping[str, Any]) -> Table:
     """Return a table with one row per round.

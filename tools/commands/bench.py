@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import TypeVar
 
 from rich.console import Console
@@ -23,7 +24,7 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
-from tandem.tools.benchmark.report import Report
+from tandem.tools.benchmark.report import LEGEND, Report
 from tandem.tools.benchmark.scenario import scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.variant import Variant, make_variants
 from tandem.tools.client.client import MODEL, Client, Value
@@ -166,6 +167,7 @@ def run(options: argparse.Namespace) -> int:
     for table in report.tables():
         console.print(table, highlight=False)
         console.print()
+    console.print(LEGEND, highlight=False)
     # Acceptance by probability keeps only the distribution of sampled outputs.
     exact = options.temperature is None or not options.use_draft_logits
     differences = report.differences() if exact else []
@@ -207,6 +209,7 @@ def measure(server: MeasuredServer, plan: LoadPlan) -> Report:
             if plan.streamed and not client.entry(server.entry).streams:
                 print(f"tandem: no latencies: '{server.entry}' doesn't stream", file=sys.stderr)
                 plan = replace(plan, streamed=0)
+        total = plan.num_answers
         console = Console(stderr=True)
         with Progress(
             TextColumn("{task.description}", markup=False),
@@ -217,10 +220,14 @@ def measure(server: MeasuredServer, plan: LoadPlan) -> Report:
             transient=True,
             disable=not console.is_terminal,
         ) as progress:
-            task = progress.add_task("", total=plan.num_answers)
+            task = progress.add_task("", total=total)
+            lines = count(1)
 
             def on_answer(variant: Variant) -> None:
                 progress.update(task, advance=1, description=str(variant))
+                done = next(lines)
+                if not console.is_terminal and 10 * done // total != 10 * (done - 1) // total:
+                    print(f"tandem: {done} of {total} requests", file=sys.stderr, flush=True)
 
             with LoadGenerator(url, server.entry, plan, on_answer) as generator:
                 measurements = generator.measurements()

@@ -23,7 +23,7 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.answer import Answer
 from tandem.tools.client.client import MODEL, URL, Client, Inputs, inputs_for
-from tandem.tools.client.explain import explanation
+from tandem.tools.client.explain import LEGEND, explanation
 from tandem.tools.client.terminal import closing_line, show
 from tandem.tools.commands.input_options import (
     add_inputs,
@@ -130,6 +130,7 @@ def run(options: argparse.Namespace) -> int:
             )
         else:
             Console(stderr=True).print(explanation(statistics))
+            print(LEGEND, file=sys.stderr)
     return status
 
 
