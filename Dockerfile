@@ -12,12 +12,16 @@
 # models can deadlock in them.
 ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3
 
+# Files that rendering reads outside the build folder: --build-context models=DIR replaces this.
+FROM scratch AS models
+
 FROM python:3.12-slim-bookworm AS render
 WORKDIR /tandem
 COPY . .
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --editable '.[gateway]'
 ARG PROFILE=profiles/embedded.yaml
-RUN /venv/bin/tandem render --profile "${PROFILE}" --output /repository
+RUN --mount=type=bind,from=models,target=/models \
+    /venv/bin/tandem render --profile "${PROFILE}" --output /repository
 # llguidance compiles guides. It is installed next to the loop's model.py, where no other model imports
 # it, because TensorRT-LLM in the image needs another version.
 RUN /venv/bin/pip install --no-cache-dir --no-deps --target /guides 'llguidance>=1.9,<2' \

@@ -6,6 +6,7 @@ from pathlib import Path
 import helm_python
 import jsonschema
 import kubernetes_validate
+import promql_parser as promql
 import pytest
 import yaml
 
@@ -64,6 +65,29 @@ def test_each_example_renders_the_expected_kinds_of_objects(render):
     plain = {"deployment", "servers", "service"}
     assert set(render({"gateway": {"enabled": True}}).gateway) == plain
     assert set(render("gateway").gateway) == plain | {"ingress", "podmonitor"}
+
+
+def test_replicas_are_spread_over_nodes_and_evicted_one_at_a_time(render):
+    shown = render("vllm")
+    labels = shown.manifests["Deployment"]["spec"]["selector"]["matchLabels"]
+    [spread] = shown.pod["topologySpreadConstraints"]
+    assert spread["labelSelector"] == {"matchLabels": labels}
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    budget = shown.manifests["PodDisruptionBudget"]["spec"]
+    assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+
+
+def test_the_keda_sample_scales_the_charts_deployment_by_existing_metrics(render):
+    keda = yaml.safe_load((ROOT / "deploy" / "keda.yaml").read_text())
+    jsonschema.validate(keda["spec"], CUSTOM["keda.sh/v1alpha1 ScaledObject"])
+    deployed = render({}).manifests["Deployment"]["metadata"]["name"]
+    assert keda["spec"]["scaleTargetRef"] == {"name": deployed}
+    [trigger] = keda["spec"]["triggers"]
+    promql.parse(trigger["metadata"]["query"])
+    assert {*re.findall(r"tandem_\w+", trigger["metadata"]["query"])} == {
+        "tandem_requests_running",
+        "tandem_requests_waiting",
+    }
 
 
 def test_containers_and_services_use_the_same_named_ports(release):

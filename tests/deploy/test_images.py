@@ -12,11 +12,13 @@ from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
 
+import promql_parser as promql
 import pytest
 import yaml
 from http_server import http_server, send
 from paths import ROOT
 
+from tandem.bls.metrics import names as metric_names
 from tandem.guides.library import REQUIREMENT
 from tandem.tools.cli import main
 from tandem.tools.commands.gateway import add_options as add_gateway_options
@@ -107,7 +109,7 @@ def test_images_run_as_a_non_root_user_and_expose_their_ports(name):
 
 
 def test_the_image_contains_only_the_repository_and_the_health_probe():
-    render, _, final = read("Dockerfile")
+    _, render, _, final = read("Dockerfile")
     assert arguments_of(final, "COPY") == [
         "--from=render /repository /repository",
         f"{PROBE} /health.py",
@@ -118,7 +120,7 @@ def test_the_image_contains_only_the_repository_and_the_health_probe():
 
 
 def test_the_gateway_image_includes_the_tokenizer_of_the_profile():
-    render, gateway, _ = read("Dockerfile")
+    _, render, gateway, _ = read("Dockerfile")
     assert "AS gateway" in arguments_of(gateway, "FROM")[0]
     assert arguments_of(gateway, "FROM")[0].split()[0] == arguments_of(render, "FROM")[0].split()[0]
     program, verb, *fixed = json.loads(arguments_of(gateway, "ENTRYPOINT")[0])
@@ -148,7 +150,7 @@ def test_the_health_check_generates_a_token(program, name):
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
 def test_the_gateway_image_checks_the_health_endpoint(monkeypatch, status, healthy):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    python, *words = health_check(read("Dockerfile")[1])
+    python, *words = health_check(read("Dockerfile")[2])
     with serving_health(status) as port:
         command = [python, *(word.replace("8080", str(port)) for word in words)]
         done = subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
@@ -234,9 +236,30 @@ def test_compose_publishes_the_gateways_port():
     server = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["server"]
     more = yaml.safe_load((ROOT / "deploy" / "compose.gpu.yaml").read_text())["services"]
     added = more["gateway"]
-    assert "AS " + added["build"]["target"] in arguments_of(read("Dockerfile")[1], "FROM")[0]
+    assert "AS " + added["build"]["target"] in arguments_of(read("Dockerfile")[2], "FROM")[0]
     assert added["network_mode"] == "service:server"
     assert "127.0.0.1:8080:8080" in server["ports"]
+
+
+def test_rendering_reads_checkpoints_from_a_build_context():
+    models, render, *_ = read("Dockerfile")
+    assert arguments_of(models, "FROM") == ["scratch AS models"]
+    [step] = [words for words in arguments_of(render, "RUN") if "tandem render" in words]
+    assert step.startswith("--mount=type=bind,from=models,target=/models ")
+    services = yaml.safe_load((ROOT / "deploy" / "compose.vllm.yaml").read_text())["services"]
+    for service in services.values():
+        assert service["build"]["additional_contexts"][0].startswith("models=${CONFIGS:?")
+    assert services["server"]["volumes"] == ["${MODELS:-/models}:/models:ro"]
+    profile = yaml.safe_load((ROOT / "profiles" / "qwen2.5-7b-vllm.yaml").read_text())
+    assert all(e["checkpoint"].startswith("/models/") for e in profile["engines"].values())
+
+
+def test_every_alert_is_a_query_of_existing_metrics():
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())
+    served = {"up", *metric_names.METRICS, *metric_names.WATCHER}
+    for rule in rules["groups"][0]["rules"]:
+        promql.parse(rule["expr"])
+        assert {*re.findall(r"\b(?:tandem_\w+|up)\b", rule["expr"])} <= served, rule["alert"]
 
 
 def test_prometheus_scrapes_server_and_gateway_and_grafana_reads_prometheus():

@@ -57,6 +57,15 @@ def test_two_engines_that_exceed_a_gpus_memory_are_rejected(folder):
     plan(folder, {"kind": "vllm", "device_ids": [1]}, **VLLM, device_ids=[0])
 
 
+def test_gpus_that_vllm_would_not_use_are_rejected(folder):
+    target = VLLM | {"device_ids": [0, 1]}
+    line = r"engines\.target\.device_ids: must list as many GPUs as vLLM uses, 1; got 2; set"
+    with pytest.raises(TandemError, match=line):
+        plan(folder, **target)
+    plan(folder, **target, tensor_parallel_size=2)
+    plan(folder, **target, arguments={"pipeline_parallel_size": 2})
+
+
 def test_a_rendered_model_contains_no_weights(folder, tmp_path):
     repository.render(plan(folder, **VLLM), tmp_path / "models")
     version = tmp_path / "models" / "target" / "1"
@@ -68,6 +77,7 @@ def test_a_rendered_model_contains_no_weights(folder, tmp_path):
     ("name", "changes"),
     [
         ("llama-3.1-70b-vllm", {}),
+        ("llama-3.1-70b-vllm-2gpu", {}),
         (
             "qwen2.5-7b-vllm",
             {

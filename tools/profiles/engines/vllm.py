@@ -81,6 +81,16 @@ class VllmDraft(CheckpointSection):
             )
 
     def settings(self, checkpoint: Checkpoint, /, **decided: Any) -> VllmSettings:
+        used = self.tensor_parallel_size
+        for name in ("pipeline_parallel_size", "data_parallel_size"):
+            size = (self.arguments or {}).get(name, 1)
+            used *= size if isinstance(size, int) else 1
+        if self.device_ids and len(self.device_ids) != used:
+            raise ProfileError(
+                ("device_ids",),
+                f"must list as many GPUs as vLLM uses, {used}; got {len(self.device_ids)}; set "
+                "tensor_parallel_size to use several",
+            )
         return copied_settings(
             self,
             VllmSettings,

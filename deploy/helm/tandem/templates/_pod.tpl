@@ -17,6 +17,12 @@ tolerations: {{ toJson . }}
 {{- with .Values.affinity }}
 affinity: {{ toJson . }}
 {{- end }}
+{{- with .Values.topologySpreadConstraints }}
+topologySpreadConstraints:
+{{- range . }}
+- {{ merge (dict) . (dict "labelSelector" (dict "matchLabels" (include "tandem.serverSelector" $ | fromYaml))) | toJson }}
+{{- end }}
+{{- end }}
 volumes:
 - name: files
   configMap:
