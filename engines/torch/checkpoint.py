@@ -52,6 +52,7 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
             dtype=dtype,
             attn_implementation="eager",
             local_files_only=True,
+            use_safetensors=True,  # pickled weights can run code
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are reported below
         )

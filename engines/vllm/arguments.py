@@ -31,6 +31,7 @@ def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
         "num_gpu_blocks_override": settings.kv_cache_tokens // settings.kv_block_tokens + 1,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "dtype": settings.dtype,
+        "load_format": "safetensors",  # pickled weights can run code
         "gpu_memory_utilization": settings.gpu_memory_fraction,
         "enforce_eager": settings.enforce_eager,
         "trust_remote_code": settings.trust_remote_code,

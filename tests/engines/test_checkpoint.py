@@ -51,6 +51,13 @@ def test_a_checkpoint_that_lacks_a_weight_is_rejected(folder):
     )
 
 
+def test_pickled_weights_are_rejected(folder):
+    weights = folder / "model.safetensors"
+    torch.save(load_file(weights), folder / "pytorch_model.bin")
+    weights.unlink()
+    assert "no file named model.safetensors" in rejection(folder)
+
+
 def test_a_config_with_more_layers_than_the_weights_is_rejected(folder):
     change_config(folder, num_hidden_layers=4)
     assert "requires: model.layers.3.input_layernorm.weight and 8 more" in rejection(folder)

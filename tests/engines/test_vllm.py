@@ -39,6 +39,7 @@ def test_a_target_verifies_drafts_with_vllms_rejection_sampler():
     assert arguments["speculative_config"]["method"] == "custom_class"
     assert arguments["speculative_config"]["num_speculative_tokens"] == 10
     assert arguments["async_scheduling"] is False
+    assert arguments["load_format"] == "safetensors"  # pickled weights can run code
     assert arguments["num_gpu_blocks_override"] == 4096 // 32 + 1
 
 

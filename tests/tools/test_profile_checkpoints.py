@@ -73,9 +73,13 @@ def test_a_special_token_of_the_wrong_type_is_ignored(folder):
 
 def test_a_checkpoint_without_weights_is_rejected(folder):
     (folder / "target" / "model.safetensors").unlink()
-    assert "target has no weights (*.safetensors or pytorch_model*.bin)" in rejection(
-        folder, profile()
-    )
+    assert rejection(folder, profile()).endswith("target has no weights (*.safetensors)")
+
+
+def test_pickled_weights_are_rejected_because_they_can_run_code(folder):
+    weights = folder / "target" / "model.safetensors"
+    weights.rename(weights.with_name("pytorch_model.bin"))
+    assert "pytorch_model.bin is a pickle file, which can run code" in rejection(folder, profile())
 
 
 def test_a_checkpoint_without_one_of_its_files_is_rejected(folder):

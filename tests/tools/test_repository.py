@@ -121,7 +121,9 @@ def test_version_folders_contain_everything_that_their_models_import(shared):
 def test_the_repositorys_readme_says_how_to_serve_and_call_it(planned, rendered, tmp_path):
     text = (rendered / "README.md").read_text()
     assert "\nsh serve.sh\n" in text
-    assert "needs\n`numpy`, `tokenizers`, `llguidance>=1.9,<2`, `torch`, `transformers>=5`;" in text
+    assert (
+        "needs\n`numpy`, `tokenizers`, `llguidance>=1.9,<2`, `torch`, `transformers>=5.3`;" in text
+    )
     assert "Entries: `streaming` (streams)" in text
     for entry in planned.profile.entries:
         assert f"`{entry.name}` (" in text
@@ -279,15 +281,11 @@ def test_rendering_with_links_copies_no_weights_and_no_packages(planned, tmp_pat
     assert (version / "tandem" / "engines").resolve() == ROOT / "engines"
 
 
-def test_pytorch_weights_are_used_only_without_safetensors(planned, tmp_path):
+def test_pickled_weights_are_not_used(planned, tmp_path):
     (tmp_path / "target" / "pytorch_model.bin").touch()
-    (tmp_path / "draft" / "model.safetensors").rename(tmp_path / "draft" / "pytorch_model.bin")
-    taken = {
-        m.name: m.files.get("checkpoint", [])
-        for m in repository.models(deployment.check(planned.profile))
-    }
-    assert [p.name for p in taken["large"] if p.suffix != ".json"] == ["model.safetensors"]
-    assert [p.name for p in taken["small"] if p.suffix != ".json"] == ["pytorch_model.bin"]
+    models = {m.name: m for m in repository.models(deployment.check(planned.profile))}
+    taken = models["large"].files["checkpoint"]
+    assert [p.name for p in taken if p.suffix != ".json"] == ["model.safetensors"]
 
 
 @pytest.mark.skipif(

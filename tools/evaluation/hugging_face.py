@@ -64,7 +64,9 @@ class HuggingFace:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = "auto" if device == "cuda" else torch.float32
         loader: Any = transformers.AutoModelForCausalLM
-        return loader.from_pretrained(self._checkpoint.folder, dtype=dtype).to(device).eval()
+        folder = self._checkpoint.folder
+        loaded = loader.from_pretrained(folder, dtype=dtype, use_safetensors=True)
+        return loaded.to(device).eval()
 
     def _stopping(self, prompt_length: int, stop: Sequence[str]) -> Any:
         def should_stop(ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

@@ -18,7 +18,7 @@ from tandem.tools.errors import TandemError
 
 # Names that transformers uses. The first pattern that matches counts, because a folder can contain
 # the same weights in several formats.
-WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin")
+WEIGHTS = ("model*.safetensors", "*.safetensors")
 INDEX = "model.safetensors.index.json"  # its weight_map has the file of each weight
 POSITIONS = ("max_position_embeddings", "n_positions")  # names in different architectures
 NUMBERS = (
@@ -120,7 +120,12 @@ def read_checkpoint_config(folder: Path) -> dict[str, Any]:
 def require_weights(folder: Path) -> None:
     """Raise TandemError if a file of weights is missing. Engines check what the files contain."""
     if not weight_files(folder):
-        raise TandemError(f"{folder} has no weights ({' or '.join(WEIGHTS[1:])})")
+        hint = "".join(
+            f"; {pickled.name} is a pickle file, which can run code: if you trust it, convert it "
+            "with AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
+            for pickled in sorted(folder.glob("*.bin"))[:1]
+        )
+        raise TandemError(f"{folder} has no weights (*.safetensors){hint}")
     if (folder / "model.safetensors").is_file():  # transformers prefers it to several files
         return
     weight_map = read_json(folder / INDEX).get("weight_map")

@@ -25,7 +25,7 @@ esac
 exec {command}
 """
 PACKAGES = {  # kind of engine -> Python packages that it needs
-    "torch": ("torch", "transformers>=5"),
+    "torch": ("torch", "transformers>=5.3"),
     "llmapi": ("tensorrt_llm",),
     "vllm": ("vllm",),
 }
