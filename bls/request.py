@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,6 +84,11 @@ class Request(Options):
     guide: Guide | None = None  # constrains the answer's text
     lora_name: str | None = None  # LoRA adapter of the target, and of the draft if it has it
     lora_task: LoraTask | None = None  # the client's own LoRA adapter of the target
+
+    @cached_property
+    def sequence_key(self) -> str:
+        """A name for the sequence, which is in the ids of all its engine calls."""
+        return uuid.uuid4().hex
 
     @property
     def drafter_kind(self) -> DrafterKind:

@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 Settings = TypeVar("Settings")
 
+FACTS = "facts"  # parameter of an engine's model: what a remote loop must know about the engine
+
 KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
     int: ("an integer", (int,)),
@@ -32,7 +34,7 @@ def encode(settings: Any) -> dict[str, str]:
     """Return the parameters for a settings dataclass. Fields that are None are omitted."""
     return {
         name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in _plain(settings).items()
+        for name, value in encode_values(settings).items()
     }
 
 
@@ -50,13 +52,14 @@ def decode(
     return _settings(kind, values, "", ignore_unknown=ignore_unknown)
 
 
-def _plain(value: Any) -> Any:
+def encode_values(value: Any) -> Any:
+    """Return a settings dataclass as values for JSON. Fields that are None are omitted."""
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [encode_values(item) for item in value]
     if not dataclasses.is_dataclass(value):
         return value
     fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    return {name: _plain(field) for name, field in fields.items() if field is not None}
+    return {name: encode_values(field) for name, field in fields.items() if field is not None}
 
 
 def _parse(name: str, text: str, hint: Any) -> Any:

@@ -3,6 +3,7 @@
 EngineError
 ├── LoadError             the engine cannot start, because of its checkpoint or settings
 ├── ResponseError         an answer doesn't fit into shared memory
+├── UnreachableError      a remote engine can't be reached
 ├── CancelledError        the engine's library aborted the call
 └── RequestError          the call cannot be served; the message names the input
     ├── UnsupportedError  the engine doesn't support the input, whatever its value
@@ -26,6 +27,12 @@ class EngineError(Exception):
 
 class LoadError(EngineError):
     """The engine cannot start."""
+
+
+class UnreachableError(EngineError):
+    """A remote engine can't be reached."""
+
+    code: ClassVar[ErrorCode] = "UNAVAILABLE"
 
 
 class ResponseError(EngineError):

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
-from tandem.engines.engine import Engine
+from tandem.contract.model_parameters import FACTS
+from tandem.engines.engine import Engine, Forwarder
 from tandem.engines.errors import LoadError
 
-KINDS = ("torch", "emulated", "llmapi", "vllm")
+KINDS = ("torch", "emulated", "llmapi", "vllm", "remote")
 KIND = "engine"
-COMMON = {KIND, EXCLUDE_INPUT_IN_OUTPUT}
+COMMON = {KIND, EXCLUDE_INPUT_IN_OUTPUT, FACTS}
 
 
-def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
+def load_engine(model_config: dict[str, Any], folder: Path) -> Engine | Forwarder:
     """Build the engine, importing only what its kind needs. Raises LoadError.
 
     model_config: Triton's model config, parsed. folder: the model's version folder.
@@ -24,7 +25,7 @@ def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
     if kind not in KINDS:
         raise LoadError(f"parameter 'engine' must be one of {', '.join(KINDS)}; got {kind!r}")
     load = import_module(f"tandem.engines.{kind}.load").load
-    engine: Engine = load(without_common_parameters(model_config), folder)
+    engine: Engine | Forwarder = load(without_common_parameters(model_config), folder)
     return engine
 
 

@@ -7,9 +7,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter as PyCounter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
 from tandem.contract.errors import ErrorCode, prefix_code
+from tandem.contract.metric import Metric
 from tandem.engines.decoding import count, decode, flag
 from tandem.engines.encoding import Sent, encode
-from tandem.engines.engine import Engine
+from tandem.engines.engine import Engine, ForwardedCall, Forwarder
 from tandem.engines.errors import EngineError, RequestError, ResponseError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
-from tandem.engines.metric_names import COMPUTED_TOKENS
+from tandem.engines.metric_names import COMPUTED_TOKENS, REMOTE_CALLS
 from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
 from tandem.engines.shared_logits import SharedLogitsWriter, read_shared_logits
 
@@ -30,6 +32,7 @@ SHARED_MEMORY = Path("/dev/shm")
 SMALL_BYTES = 2**20  # a process always has this much memory
 SPARE_BYTES = 2**20  # for the rest of the message, and for other messages that grow meanwhile
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+Labels: TypeAlias = tuple[tuple[str, str], ...]
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +44,7 @@ class EngineModel:
     flag alone crashes callers in this version of Triton.
     """
 
-    def load_engine(self, model_config: dict[str, Any], folder: Path) -> Engine:
+    def load_engine(self, model_config: dict[str, Any], folder: Path) -> Engine | Forwarder:
         return load_engine(model_config, folder)
 
     def initialize(self, args: dict[str, str]) -> None:
@@ -57,7 +60,20 @@ class EngineModel:
         except (EngineError, ValueError) as error:
             raise pb_utils.TritonModelException(str(error)) from error
         self._logits_writer = SharedLogitsWriter()
-        self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
+        of_model = ("model", self._name)
+        self._metrics = [
+            _Counter(COMPUTED_TOKENS, lambda: {(of_model,): self._engine.computed_tokens})
+        ]
+        if isinstance(engine := self._engine, Forwarder):
+            self._metrics.append(
+                _Counter(
+                    REMOTE_CALLS,
+                    lambda: {
+                        (of_model, ("replica", name), ("outcome", outcome)): count
+                        for (name, outcome), count in engine.counts().items()
+                    },
+                )
+            )
         # If this process stalls while loading, Triton may never notice that it finished. `tandem
         # up` detects that: this line shows up in the log, but Triton's own "loaded" line doesn't.
         print(f"tandem: engine '{self._name}' has loaded", flush=True)  # noqa: T201 into Triton's log
@@ -70,7 +86,8 @@ class EngineModel:
     def finalize(self) -> None:
         self._engine.close()
         self._logits_writer.close()
-        self._metric.close()
+        for metric in self._metrics:
+            metric.close()
 
     def _start(self, request: Any) -> _Call:
         call = _Call(request, self._logits_writer, decoupled=self._decoupled)
@@ -95,11 +112,15 @@ class EngineModel:
         if tensors.UNREAD_LOGITS_HANDLE in arrays:
             self._logits_writer.take_back(arrays.pop(tensors.UNREAD_LOGITS_HANDLE))
         _read_draft_logits(arrays)
-        call.request = decode(arrays, request_id, arrival_ns, exclude_input=self._excludes_input)
-        if call.request.streaming and not self._decoupled:
+        if flag(arrays, tensors.STREAMING) and not self._decoupled:
             raise UnsupportedError(
                 f"{tensors.STREAMING} requires `decoupled: true` in the engine's profile"
             )
+        if isinstance(self._engine, Forwarder):
+            seconds = request.timeout() / 1e6
+            self._engine.forward(call.forwarded(arrays, request_id, seconds))
+            return
+        call.request = decode(arrays, request_id, arrival_ns, exclude_input=self._excludes_input)
         self._engine.submit(call.request, call.respond)
 
 
@@ -151,9 +172,41 @@ class _Call:
         if answer.error is not None:
             self.fail(answer.error, answer.code)
             return
+        self._respond(
+            lambda: encode(self.request, answer, self._wanted, self._sent),
+            answer.generation_logits,
+            final=answer.final,
+        )
+
+    def forwarded(
+        self, arrays: Mapping[str, NDArray[Any]], request_id: str, timeout: float
+    ) -> ForwardedCall:
+        """Return the call to a remote engine, which returns logits instead of a handle."""
+        handle, logits = tensors.SHARED_LOGITS_HANDLE, tensors.GENERATION_LOGITS
+        outputs = sorted({logits if name == handle else name for name in self._wanted})
+        respond = self._respond_tensors
+        return ForwardedCall(arrays, outputs, request_id, timeout, respond, self.fail)
+
+    def _respond_tensors(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Return or send the response of a remote engine."""
+        logits = arrays.get(tensors.GENERATION_LOGITS)
+        rows = None if logits is None else logits.reshape(-1, logits.shape[-1])
+        wanted = {name: array for name, array in arrays.items() if name in self._wanted}
+        self._respond(lambda: wanted, rows, final=True)
+
+    def _respond(
+        self,
+        build: Callable[[], dict[str, NDArray[Any]]],
+        logits: NDArray[np.float32] | None,
+        *,
+        final: bool,
+    ) -> None:
+        """Return or send a response with the outputs that `build` returns.
+
+        logits: of the new tokens [n, vocab_size], for the handle.
+        """
         try:
-            arrays = encode(self.request, answer, self._wanted, self._sent)
-            logits = answer.generation_logits
+            arrays = build()
             if tensors.SHARED_LOGITS_HANDLE in self._wanted and logits is not None and len(logits):
                 arrays[tensors.SHARED_LOGITS_HANDLE] = self._logits_writer.write(logits)[None]
             check_response_memory(sum(array.nbytes for array in arrays.values()))
@@ -165,10 +218,10 @@ class _Call:
                 log.exception("failed to build a response")
                 message = f"failed to build its response: {type(error).__name__}"
             self.fail(message, "INTERNAL")
-            if not answer.final:
+            if not final:
                 raise ResponseError(message) from error
             return
-        self._deliver(response, final=answer.final)
+        self._deliver(response, final=final)
 
     def fail(self, message: str, code: ErrorCode) -> None:
         """End the call with an error."""
@@ -205,8 +258,8 @@ class _Call:
         return pb_utils.InferenceResponse(error=error)
 
 
-class _ComputedTokens:
-    """Counts the tokens that an engine ran through its model.
+class _Counter:
+    """A counter on `/metrics` with a value for each set of labels.
 
     Each update costs a round trip to the server, which slows all other threads of this process. So
     a separate thread updates the counter periodically, instead of after every call.
@@ -214,15 +267,11 @@ class _ComputedTokens:
 
     _PERIOD_SECONDS = 0.1
 
-    def __init__(self, model: str, count: Callable[[], int]) -> None:
-        family = pb_utils.MetricFamily(
-            name=COMPUTED_TOKENS,
-            description=COMPUTED_TOKENS.help,
-            kind=pb_utils.MetricFamily.COUNTER,
+    def __init__(self, counter: Metric, counts: Callable[[], Mapping[Labels, int]]) -> None:
+        self._family = pb_utils.MetricFamily(  # a metric is deleted with its family
+            name=counter, description=counter.help, kind=pb_utils.MetricFamily.COUNTER
         )
-        self._family = family  # a metric is deleted with its family
-        self._metric = family.Metric(labels={"model": model})
-        self._count = count
+        self._counts = counts
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
         self._thread.start()
@@ -232,15 +281,18 @@ class _ComputedTokens:
         self._thread.join()
 
     def _run(self) -> None:
-        reported = 0
+        metrics: dict[Labels, Any] = {}
+        reported: PyCounter[Labels] = PyCounter()
         while not self._closing.wait(self._PERIOD_SECONDS):
-            count = self._count()
-            if count > reported:
-                try:
-                    self._metric.increment(count - reported)
-                except Exception:  # noqa: BLE001 the server's shared memory is temporarily full
-                    continue
-                reported = count
+            try:
+                for labels, count in self._counts().items():
+                    if labels not in metrics:
+                        metrics[labels] = self._family.Metric(labels=dict(labels))
+                    if count > reported[labels]:
+                        metrics[labels].increment(count - reported[labels])
+                        reported[labels] = count
+            except Exception:  # noqa: BLE001 the server's shared memory is temporarily full
+                continue
 
 
 class _TritonLog(logging.Handler):

@@ -55,6 +55,7 @@ ENGINE_PAGES = {
     "emulated": "emulated",
     "tensorrtllm": "tensorrt-llm",
     "llmapi": "llmapi",
+    "remote": "draft-on-another-machine",
     "vllm": "vllm",
 }
 VARIABLE = re.compile(r"""environ(?:\.get\(|\.setdefault\(|\[)['"](\w+)""")

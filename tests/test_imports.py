@@ -27,6 +27,7 @@ ARROWS = {
     },
     "bls.triton": {"bls", "bls.triton", "contract", "guides", "triton"},
     "engines": {"engines", "contract", "sampling"},
+    "engines.remote": {"engines", "engines.remote", "contract", "triton"},
     "engines.triton": {"engines", "contract", "triton"},
     "gateway": {"gateway", "gateway.triton", "contract", "preprocessing", "postprocessing"},
     "gateway.triton": {"gateway", "gateway.triton", "contract", "triton"},

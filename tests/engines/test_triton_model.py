@@ -117,12 +117,12 @@ def test_the_computed_tokens_metric_recovers_from_a_memory_error(triton, monkeyp
         monkeypatch.setattr(family, "full", next(asked) == 0)
         return 7
 
-    monkeypatch.setattr(triton._ComputedTokens, "_PERIOD_SECONDS", 0.001)
-    counter = triton._ComputedTokens("target", count)
-    [metric] = family.metrics.values()
-    assert eventually(lambda: metric.value >= 7)
+    monkeypatch.setattr(triton._Counter, "_PERIOD_SECONDS", 0.001)
+    counter = triton._Counter(triton.COMPUTED_TOKENS, lambda: {(("model", "target"),): count()})
+    values = family.metrics.values
+    assert eventually(lambda: [metric.value for metric in values()] == [7])
     counter.close()
-    assert metric.value == 7
+    assert [metric.value for metric in values()] == [7]
 
 
 @pytest.mark.parametrize(

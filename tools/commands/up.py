@@ -39,6 +39,7 @@ from tandem.tools.commands.options import DEMO, port
 from tandem.tools.errors import TandemError, UsageError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection
+from tandem.tools.profiles.engines.remote import RemoteDraft
 from tandem.tools.triton.server import Ports, TritonServer, claim_ports
 from tandem.tools.triton.serving import serving
 
@@ -219,4 +220,6 @@ def _choices(deployment: Deployment) -> dict[str, str]:
 
 def _engine(section: EngineSection) -> str:
     folder, kind = (getattr(section, name, None) for name in ("checkpoint", "kind"))
+    if isinstance(section, RemoteDraft):
+        folder = f"{section.model} at {', '.join(section.url)}"
     return f"{folder} ({kind})" if folder else str(kind)

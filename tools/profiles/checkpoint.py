@@ -6,8 +6,10 @@ The checks are the same for all engines: the files exist, and their JSON has the
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,11 @@ class TokenizerFolder:
     folder: Path
     ids: dict[str, int]
     longest_token_bytes: int
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return a short text that differs for another vocabulary."""
+        return hashlib.sha256(json.dumps(sorted(self.ids.items())).encode()).hexdigest()[:16]
 
     @property
     def size(self) -> int:

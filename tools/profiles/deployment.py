@@ -244,6 +244,9 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         # A baseline would need a second engine, so omit its entry.
         entries = tuple(entry for entry in profile.entries if entry.drafter != BASELINE.name)
         profile = profile.model_copy(update={"entries": entries})
+    target = replace(target, vocabulary=tokenizer.fingerprint)
+    if draft:
+        draft = replace(draft, vocabulary=(draft_tokenizer or tokenizer).fingerprint)
     own = own_kinds(profile.drafters)
     known = allowed_kinds(target, draft, own)
     checks.check_drafters(profile, known, own)

@@ -35,6 +35,7 @@ from tandem.tools.profiles.engines.base import (
 )
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.engines.llmapi import LlmApiTarget
+from tandem.tools.profiles.engines.remote import RemoteDraft, RemoteTarget
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
 from tandem.tools.profiles.engines.torch import TorchDraft, TorchTarget
 from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget
@@ -53,12 +54,12 @@ def _torch_by_default(value: Any) -> Any:
 
 
 Target = Annotated[
-    TorchTarget | EmulatedTarget | TensorRTLLMTarget | LlmApiTarget | VllmTarget,
+    TorchTarget | EmulatedTarget | TensorRTLLMTarget | LlmApiTarget | VllmTarget | RemoteTarget,
     Field(discriminator="kind"),
     BeforeValidator(_torch_by_default),
 ]
 Draft = Annotated[
-    TorchDraft | EmulatedDraft | TensorRTLLMDraft | VllmDraft,
+    TorchDraft | EmulatedDraft | TensorRTLLMDraft | VllmDraft | RemoteDraft,
     Field(discriminator="kind"),
     BeforeValidator(_torch_by_default),
 ]

@@ -86,7 +86,15 @@ def _difference(own: TokenizerFolder, other: TokenizerFolder) -> str:
 def check_width(
     engine: EnginePlan, section: EngineSection, tokenizer: TokenizerFolder, key_path: KeyPath
 ) -> None:
-    """Raise ProfileError if the logits are narrower than the vocabulary; padding is allowed."""
+    """Raise ProfileError if the logits are narrower than the vocabulary; padding is allowed.
+
+    Also raises it if a remote engine has a different vocabulary.
+    """
+    if engine.vocabulary not in ("", tokenizer.fingerprint):
+        raise ProfileError(
+            (*key_path, "tokenizer"),
+            f"{tokenizer.folder} isn't the tokenizer of the engine; set the engine's own",
+        )
     if engine.vocab_size < tokenizer.size:
         raise ProfileError(
             (*key_path, "checkpoint"),

@@ -28,6 +28,7 @@ PACKAGES = {  # kind of engine -> Python packages that it needs
     "torch": ("torch", "transformers>=5.3"),
     "llmapi": ("tensorrt_llm",),
     "vllm": ("vllm",),
+    "remote": ("tritonclient[grpc]",),
 }
 README = """\
 # {name}

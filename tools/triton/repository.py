@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -16,12 +17,12 @@ import tandem
 from tandem.bls.drafters import module as drafter_module
 from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import engine, entry, postprocessing, preprocessing
-from tandem.contract.model_parameters import encode
+from tandem.contract.model_parameters import FACTS, encode, encode_values
 from tandem.contract.tensor import Tensor
 from tandem.tools.errors import TandemError
 from tandem.tools.folders import atomic_folder, copy_failure
 from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deployment
-from tandem.tools.profiles.engines.base import EnginePlan
+from tandem.tools.profiles.engines.base import EngineFacts, EnginePlan
 from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
 
 PACKAGE = Path(tandem.__file__).parent  # its packages are links in a checkout
@@ -153,7 +154,7 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
             yield Model(
                 name=name,
                 source=source if ours else None,
-                parameters=plan.parameters,
+                parameters={**plan.parameters, **({FACTS: _facts(plan)} if ours else {})},
                 inputs=_set_logits_type(engine.INPUTS if ours else engine.NVIDIA_INPUTS, plan),
                 outputs=_set_logits_type(engine.OUTPUTS if ours else engine.NVIDIA_OUTPUTS, plan),
                 max_batch_size=1,
@@ -161,6 +162,12 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
                 backend=plan.backend,
                 files=plan.files,
             )
+
+
+def _facts(plan: EnginePlan) -> str:
+    """Return the facts that another deployment needs to call the engine as its own, as JSON."""
+    facts = EngineFacts(**{f.name: getattr(plan, f.name) for f in fields(EngineFacts)})
+    return json.dumps(encode_values(facts), sort_keys=True)
 
 
 def _set_logits_type(tensors: Sequence[Tensor], plan: EnginePlan) -> tuple[Tensor, ...]:

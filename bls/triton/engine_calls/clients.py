@@ -96,6 +96,7 @@ class EngineClient:
             model_name=self.settings.model,
             request_id=request_id,
             requested_output_names=REQUIRED,
+            timeout=int(1e6 * self.settings.timeout),
             inputs=[
                 row(tensors.INPUT_IDS, np.zeros(1, np.int32)),
                 scalar(tensors.INPUT_LENGTHS, 1),

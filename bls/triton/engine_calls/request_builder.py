@@ -105,6 +105,7 @@ class RequestBuilder:
             request_id=request_id,
             requested_output_names=outputs,
             inputs=inputs,
+            timeout=int(1e6 * self._engine.timeout_of(call)),  # for remote engines
         )
 
     def _lora_weights(self) -> Mapping[str, NDArray[Any]]:

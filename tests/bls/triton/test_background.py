@@ -1,6 +1,7 @@
 """If no thread can start, only the affected request fails."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from live_triton import eventually
@@ -125,11 +126,12 @@ def test_a_permit_passes_to_the_next_request_if_no_thread_can_start(threads):
 
 def test_a_thread_that_cannot_start_releases_its_slot(threads):
     clients = type("Clients", (Clients,), {"ahead_threads": threading.BoundedSemaphore(1)})
+    request = SimpleNamespace(sequence_key="s")
     threads.left = 0
-    assert AheadThread.start_if_free(clients, None) is None
+    assert AheadThread.start_if_free(clients, request) is None
     threads.left = 1
-    helper = AheadThread.start_if_free(clients, None)
-    assert AheadThread.start_if_free(clients, None) is None
+    helper = AheadThread.start_if_free(clients, request)
+    assert AheadThread.start_if_free(clients, request) is None
     ended = []
     helper.close(lambda: ended.append(1))
     assert ended == [1]

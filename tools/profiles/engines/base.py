@@ -111,20 +111,30 @@ class LookupSection(ConfigSection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnginePlan(EngineSettings):
-    """The facts about an engine that the rest of a deployment needs.
+class EngineFacts(EngineSettings):
+    """What the loop of another deployment must know about an engine, to call it there.
 
-    model, timeout: set only for the loop. parameters: parameters of the engine's Triton model.
-    end_ids: ids of the tokens that end an answer, may be empty; engines get the first one. files:
-    subfolder of the version folder -> the files in it. loop_files: like `files`, but for the loop's
-    model.
+    model, timeout: set only for the loop. end_ids: ids of the tokens that end an answer, may be
+    empty; engines get the first one. vocabulary: fingerprint of the tokens and their ids; empty if
+    it isn't known yet.
     """
 
     model: str = ""
     timeout: float = 0.0
-    parameters: Mapping[str, str]
     end_ids: tuple[int, ...] = ()
     pad_id: int | None = None
+    vocabulary: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePlan(EngineFacts):
+    """The facts about an engine that the rest of a deployment needs.
+
+    parameters: parameters of the engine's Triton model. files: subfolder of the version folder ->
+    the files in it. loop_files: like `files`, but for the loop's model.
+    """
+
+    parameters: Mapping[str, str]
     backend: str = "python"
     files: Mapping[str, list[Path]] = field(default_factory=dict)
     loop_files: Mapping[str, list[Path]] = field(default_factory=dict)

@@ -1,0 +1,271 @@
+"""A remote engine chooses, checks and replaces its replicas."""
+
+import json
+import queue
+import socket
+import subprocess
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import grpc
+import numpy as np
+import pytest
+from live_triton import eventually
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tandem.contract import engine as tensors
+from tandem.engines.engine import ForwardedCall
+from tandem.engines.errors import LoadError
+from tandem.engines.remote.engine import RemoteEngine
+from tandem.engines.remote.settings import RemoteSettings
+
+FACTS = json.dumps({"vocab_size": 10, "max_seq_len": 64})
+IDS = {tensors.INPUT_IDS: np.array([[1, 2, 3]], np.int32)}
+
+
+class Replica(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """A server with the model `m`, which answers each call with the token 7."""
+
+    def __init__(self, port=0, credentials=None):
+        self.facts, self.code, self.line = FACTS, None, "failed"
+        self.inputs = tensors.INPUTS
+        self.ids, self.stops, self.metadata = [], [], {}
+        self.stopped = threading.Event()  # calls with an id wait for it
+        self.stopped.set()
+        self.server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self.server)
+        address = f"127.0.0.1:{port}"
+        self.port = (
+            self.server.add_secure_port(address, credentials)
+            if credentials
+            else self.server.add_insecure_port(address)
+        )
+        self.url = f"localhost:{self.port}"
+        self.server.start()
+
+    def ModelConfig(self, request, context):  # noqa: N802
+        answer = service_pb2.ModelConfigResponse()
+        if self.facts:
+            answer.config.parameters["facts"].string_value = self.facts
+        for name in self.inputs:
+            answer.config.input.add(name=name)
+        return answer
+
+    def ModelReady(self, request, context):  # noqa: N802
+        return service_pb2.ModelReadyResponse(ready=True)
+
+    def ModelInfer(self, request, context):  # noqa: N802
+        self.metadata = dict(context.invocation_metadata())
+        if any(given.name == tensors.STOP for given in request.inputs):
+            self.stops.append(request.id)
+            self.stopped.set()
+        elif request.id:
+            self.ids.append(request.id)
+            self.stopped.wait(10)
+            if self.code:
+                context.abort(self.code, self.line)
+        answer = service_pb2.ModelInferResponse()
+        output = answer.outputs.add(name=tensors.OUTPUT_IDS, datatype="INT32")
+        output.shape.extend([1, 1, 1])
+        answer.raw_output_contents.append(np.array([7], np.int32).tobytes())
+        return answer
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as entered:
+        yield entered
+
+
+@pytest.fixture
+def start(stack):
+    """A function that starts a replica."""
+
+    def started(**given):
+        replica = Replica(**given)
+        stack.callback(replica.server.stop, 0)
+        return replica
+
+    return started
+
+
+@pytest.fixture
+def connect(stack):
+    """A function that connects to urls."""
+
+    def connected(*urls, **given):
+        engine = RemoteEngine(RemoteSettings(url=urls, model="m", expected=FACTS, **given))
+        stack.callback(engine.close)
+        return engine
+
+    return connected
+
+
+def call(engine, request_id="s-1", timeout=20.0):
+    """Return the tokens of a call, or its error's code and line."""
+    answers = queue.Queue()
+    fail = lambda line, code: answers.put((code, line))  # noqa: E731
+    engine.forward(ForwardedCall(IDS, [tensors.OUTPUT_IDS], request_id, timeout, answers.put, fail))
+    answer = answers.get(timeout=30)
+    return answer if isinstance(answer, tuple) else answer[tensors.OUTPUT_IDS].tolist()
+
+
+def gets_new_sequences(engine, replica):
+    """Return whether a replica gets one of the next two new sequences."""
+    ids = [uuid.uuid4().hex for _ in range(2)]
+    for name in ids:
+        call(engine, f"{name}-1")
+    return any(name in replica.ids for name in [f"{one}-1" for one in ids])
+
+
+def test_a_sequence_stays_on_one_replica_and_new_ones_go_to_the_other(start, connect):
+    first, second = start(), start()
+    engine = connect(first.url, second.url)
+    for number in range(6):
+        for sequence in "abcd":
+            assert call(engine, f"{sequence}-{number}") == [[[7]]]
+    sequences = [{name[0] for name in replica.ids} for replica in (first, second)]
+    assert sequences == [{"a", "c"}, {"b", "d"}]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_calls_of_a_failed_replica_go_to_another_one_until_it_is_back(start, connect, dies):
+    first, second = start(), start()
+    engine = connect(first.url, second.url)
+    call(engine, "a-1")
+    if dies:
+        first.server.stop(0).wait()
+    else:
+        first.code, first.line = (
+            grpc.StatusCode.INTERNAL,
+            "UNAVAILABLE: the engine is shutting down",
+        )
+    assert call(engine, "a-2") == [[[7]]]
+    assert second.ids == ["a-2"]
+    again = start(port=first.port) if dies else first
+    again.code = None
+    assert eventually(lambda: gets_new_sequences(engine, again), 20)
+
+
+def test_without_a_replica_calls_fail_at_once_with_the_host_and_the_reason(start, connect):
+    replica = start()
+    engine = connect(replica.url)
+    replica.server.stop(0).wait()
+    for _ in range(2):
+        code, line = call(engine)
+        assert code == "UNAVAILABLE"
+        assert line.startswith(f"{replica.url}: ")
+        assert "\n" not in line
+    start(port=replica.port)
+    assert eventually(lambda: call(engine) == [[[7]]], 20)
+
+
+def test_an_engine_that_is_not_reachable_yet_does_not_prevent_the_start(start, connect):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    engine = connect(f"localhost:{port}")
+    assert call(engine)[0] == "UNAVAILABLE"
+    start(port=port)
+    assert eventually(lambda: call(engine) == [[[7]]], 20)
+
+
+def test_a_rejected_call_keeps_its_code_and_is_not_repeated(start, connect):
+    first, second = start(), start()
+    engine = connect(first.url, second.url)
+    first.code, first.line = grpc.StatusCode.INVALID_ARGUMENT, "[request id: a-1] end_id is wrong"
+    assert call(engine, "a-1") == ("INVALID_ARG", f"{first.url}: end_id is wrong")
+    assert second.ids == []
+    first.code, first.line = grpc.StatusCode.INTERNAL, "UNSUPPORTED: no min_p"
+    assert call(engine, "a-2") == ("UNSUPPORTED", f"{first.url}: no min_p")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"facts": FACTS.replace("64", "32")}, "has max_seq_len 32, but this repository"),
+        ({"facts": ""}, "isn't one of Tandem's engines"),
+        ({"inputs": tensors.NVIDIA_INPUTS}, "lacks the input branch_counts"),
+    ],
+)
+def test_a_different_model_or_version_is_rejected_at_the_start(start, connect, change, message):
+    replica = start()
+    vars(replica).update(change)
+    with pytest.raises(LoadError, match=message) as caught:
+        connect(replica.url)
+    assert replica.url in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_different_model_gets_no_calls_later_either(start, connect):
+    first, second = start(), start()
+    engine = connect(first.url, second.url)
+    first.server.stop(0).wait()
+    call(engine, "a-1")
+    call(engine, "b-1")
+    other = start(port=first.port)
+    other.facts = FACTS.replace("64", "32")
+    assert not eventually(lambda: gets_new_sequences(engine, other), 3)
+
+
+def test_a_stop_goes_to_the_replica_of_the_call(start, connect):
+    first, second = start(), start()
+    engine = connect(first.url, second.url)
+    engine.stop("unknown")
+    first.stopped.clear()  # the call waits for the stop
+    answers = queue.Queue()
+    engine.forward(ForwardedCall(IDS, [tensors.OUTPUT_IDS], "a-1", 20.0, answers.put, pytest.fail))
+    assert eventually(lambda: first.ids)
+    engine.stop("a-1")
+    assert answers.get(timeout=30)
+    assert (first.stops, second.stops) == (["a-1"], [])
+
+
+def test_an_overdue_call_fails_alone_with_the_host_and_its_timeout(start, connect):
+    replica = start()
+    engine = connect(replica.url)
+    replica.stopped.clear()
+    assert call(engine, "a-1", timeout=0.5) == (
+        "INTERNAL",
+        f"{replica.url} didn't answer within 0.5 s",
+    )
+    replica.stopped.set()
+    assert call(engine, "b-1") == [[[7]]]
+
+
+def test_all_addresses_of_a_name_are_replicas(start, connect, monkeypatch):
+    replica = start()
+    found = [(socket.AF_INET, 0, 0, "", ("127.0.0.1", replica.port))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: list(found))
+    engine = connect(f"pool:{replica.port}")
+    other = Replica.__new__(Replica)
+    assert call(engine) == [[[7]]]
+    # A new address is used after a while.
+    server = grpc.server(ThreadPoolExecutor(8))
+    vars(other).update(vars(replica), ids=[], stops=[], metadata={})
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(other, server)
+    server.add_insecure_port(f"127.0.0.2:{replica.port}")
+    server.start()
+    found.append((socket.AF_INET, 0, 0, "", ("127.0.0.2", replica.port)))
+    assert eventually(lambda: gets_new_sequences(engine, other), 20)
+    server.stop(0)
+
+
+def test_tls_and_a_token_protect_the_calls(start, connect, tmp_path):
+    key, certificate, token = (tmp_path / name for name in ("key.pem", "cert.pem", "token"))
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    command = ["openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", *subject, *files]
+    subprocess.run(command, check=True, capture_output=True)
+    pair = [(key.read_bytes(), certificate.read_bytes())]
+    replica = start(credentials=grpc.ssl_server_credentials(pair))
+    token.write_text("secret\n")
+    engine = connect(replica.url, tls=True, ca_file=str(certificate), token_file=str(token))
+    assert call(engine) == [[[7]]]
+    assert replica.metadata["authorization"] == "Bearer secret"
+    token.write_text("renewed")
+    call(engine)
+    assert replica.metadata["authorization"] == "Bearer renewed"
+    assert call(connect(replica.url, tls=True))[0] == "UNAVAILABLE"  # an unknown authority
