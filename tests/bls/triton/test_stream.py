@@ -280,6 +280,7 @@ def test_a_cancelled_request_no_longer_waits_for_the_tokenizer(submit, cancel, m
     request_id = new_forwarded_id()
     cancelled = submit(request_id, text_input=PROMPT * 20_000)
     cancel(request_id)
+    assert eventually(lambda: cancelled.sent)
     assert cancelled.sent[0].line.endswith("the request was cancelled")
     following = submit(text_input=PROMPT)
     models.tokenizer_free.set()
@@ -294,14 +295,23 @@ class TestShortQueue:
     def changes(self):
         return {"max_requests": 1, "max_queue": 1}
 
-    def test_a_cancelled_request_leaves_its_place_to_another(self, entry, submit, cancel, models):
-        may_decode = threading.Event()
-        models.before_round = lambda _: may_decode.wait()
+    @pytest.fixture
+    def may_decode(self, entry):
+        yield (event := threading.Event())
+        event.set()  # even if the test fails, so that the entry can end
+
+    def test_a_cancelled_request_leaves_its_place_to_another(
+        self, entry, submit, cancel, models, may_decode
+    ):
+        decodes = threading.Event()
+        models.before_round = lambda _: decodes.set() or may_decode.wait()
         submit(text_input=PROMPT)
+        assert decodes.wait(10)
         request_id = new_forwarded_id()
         cancelled = submit(request_id, text_input=PROMPT)
         assert eventually(lambda: entry._admission._queue)
         cancel(request_id)
+        assert eventually(lambda: cancelled.sent)
         assert cancelled.sent[0].line.endswith("the request was cancelled")
         following = submit(text_input=PROMPT)
         may_decode.set()
