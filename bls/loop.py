@@ -182,7 +182,7 @@ class Decoding:
         """Return the number of tokens to decode with the target alone: as many as bounds allow.
 
         A single streaming call for the whole answer would be cheaper. But Triton's Python backend
-        deadlocks a model that receives two streams (see ``bls.triton.engine_calls.calls``).
+        deadlocks a model that receives two streams (see ``bls.triton.calls``).
         """
         return min(
             self.sequence.tokens_left,

@@ -29,18 +29,16 @@ from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 from tandem.bls.text import load_decode
 from tandem.bls.triton.background import log_exception, run_in_background
-from tandem.bls.triton.engine_calls.call_slot import CallSlot
-from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth, SequenceDraftHealth
+from tandem.bls.triton.calls import CallSlot
+from tandem.bls.triton.engine_calls import DraftEngineHealth, EngineClients, SequenceDraftHealth
 from tandem.bls.triton.loops.shared_capacity import find_other_loops, index_of_loop
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.raw_request import id_of, parameters_of, timeout_of
+from tandem.bls.triton.request_guides import RequestGuides
 from tandem.bls.triton.request_watcher import Watcher
-from tandem.bls.triton.responses.response_builder import ResponseBuilder, returns_text_lengths
-from tandem.bls.triton.responses.sender import Deliveries, Sender
-from tandem.bls.triton.serving.request_guides import RequestGuides
-from tandem.bls.triton.serving.request_state import RequestState, fail_on_error
-from tandem.bls.triton.serving.sequence_state import SequenceState
+from tandem.bls.triton.requests import RequestState, SequenceState, fail_on_error
+from tandem.bls.triton.responses import ResponseBuilder, returns_text_lengths
+from tandem.bls.triton.sender import Deliveries, Sender
 from tandem.bls.triton.tokenizer_calls import (
     answer_prefixes,
     detokenize,

@@ -18,7 +18,7 @@ from tandem.bls.ports import DecodedText
 from tandem.bls.request import Options, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.bls.text import Decode
-from tandem.bls.triton.engine_calls.call_slot import CallSlot
+from tandem.bls.triton.calls import CallSlot
 from tandem.contract import entry, postprocessing, preprocessing
 
 # Maps each input of the tokenizer model to the client's input.

@@ -13,12 +13,11 @@ from tandem.bls.errors import Cancelled, EngineCallError, Overloaded
 from tandem.bls.ports import Chunk
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import run_in_background
-from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
-from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth
+from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.engine_calls import AheadThread, DraftEngineHealth
 from tandem.bls.triton.forward import ForwardEntry
-from tandem.bls.triton.responses.sender import Sender
-from tandem.bls.triton.sequence_thread import SequenceThread
+from tandem.bls.triton.requests import SequenceThread
+from tandem.bls.triton.sender import Sender
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from scripted import ENDLESS, decoded, decoding_of, expected
 
 from tandem.bls.errors import Cancelled
 from tandem.bls.settings import MAX_AHEAD_THREADS
-from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.sequence_thread import SequenceThread
+from tandem.bls.triton.engine_calls import EngineClients
+from tandem.bls.triton.requests import SequenceThread
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from receivers import Panic
 
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton import forward
-from tandem.bls.triton.engine_calls.calls import Calls
+from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.forward import STOP_INTERVAL, _Forwarded
 
 

@@ -12,9 +12,8 @@ from scripted import SETTINGS, ids
 from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.ports import EngineCall
 from tandem.bls.request import Request
-from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.sequence_caller import STOP_INTERVAL
-from tandem.bls.triton.sequence_thread import SequenceThread
+from tandem.bls.triton.engine_calls import STOP_INTERVAL, EngineClients
+from tandem.bls.triton.requests import SequenceThread
 from tandem.contract import engine as tensors
 
 PATIENCE = 30

@@ -13,9 +13,8 @@ from scripted import SETTINGS, with_engines
 from tokenizer_kinds import byte_level, write
 
 from tandem.bls.errors import Overloaded
-from tandem.bls.triton import stream
-from tandem.bls.triton.responses.response_builder import ResponseBuilder
-from tandem.bls.triton.serving import sequence_state
+from tandem.bls.triton import requests, stream
+from tandem.bls.triton.responses import ResponseBuilder
 from tandem.bls.triton.stream import TOKENIZER_CALLS, StreamEntry
 from tandem.contract import engine as tensors
 from tandem.contract import entry as outputs
@@ -177,10 +176,14 @@ def test_text_is_made_without_calls(ask, models):
 
 
 def test_a_stream_is_sent_even_if_no_thread_can_start_for_it(ask, monkeypatch):
-    def no_thread(work):
-        raise Overloaded
+    start = requests.run_in_background
 
-    monkeypatch.setattr(sequence_state, "run_in_background", no_thread)
+    def no_thread_for_it(work, *on_rejected):
+        if not on_rejected:
+            raise Overloaded
+        start(work, *on_rejected)
+
+    monkeypatch.setattr(requests, "run_in_background", no_thread_for_it)
     sender = ask(text_input=PROMPT, stream=True)
     assert len(texts_of(sender)) > 1
     assert "".join(texts_of(sender)) == TEXT

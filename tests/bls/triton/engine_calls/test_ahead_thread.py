@@ -11,19 +11,17 @@ from scripted import ids
 from tandem.bls.errors import Cancelled, EngineTimeout
 from tandem.bls.ports import Branching, Draft, EngineCall
 from tandem.bls.settings import MAX_AHEAD_THREADS
-from tandem.bls.triton.engine_calls import ahead_thread as module
-from tandem.bls.triton.engine_calls.ahead_thread import AheadThread
-from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.sequence_caller import STOP_INTERVAL
+from tandem.bls.triton import engine_calls as module
+from tandem.bls.triton.engine_calls import STOP_INTERVAL, AheadThread, EngineClients
 
 CALL = EngineCall("draft", REQUEST.prompt_ids, 1, seed=0)
 
 
 def test_stopping_drafting_ahead_before_its_start_prevents_all_calls(pb, monkeypatch):
-    threads, engines = [], Engines()
+    threads, engines, clients = [], Engines(), EngineClients(AHEAD)
     monkeypatch.setattr(module, "run_in_background", threads.append)
     pb.InferenceRequest.answer = engines
-    thread = AheadThread.start_if_free(EngineClients(AHEAD), REQUEST)
+    thread = AheadThread.start_if_free(clients, REQUEST)
     result = thread.begin(CALL)
     thread.stop()
     assert thread.begin(CALL) is None  # the first call is still pending

@@ -5,8 +5,7 @@ import time
 import pytest
 
 from tandem.bls.errors import EngineTimeout, EngineUnavailable
-from tandem.bls.triton.engine_calls.call_slot import Abandoned, CallSlot
-from tandem.bls.triton.engine_calls.calls import MAX_ABANDONED_CALLS, Calls
+from tandem.bls.triton.calls import MAX_ABANDONED_CALLS, Abandoned, Calls, CallSlot
 
 
 def test_a_call_is_abandoned_after_its_timeout(pb):

@@ -13,7 +13,7 @@ from tandem.bls.errors import (
     RejectedByEngine,
     ServingError,
 )
-from tandem.bls.triton.engine_calls.calls import Calls, engine_error
+from tandem.bls.triton.calls import Calls, engine_error
 from tandem.contract.errors import CODES, prefix_code, split_code
 
 REGION = "triton_python_backend_shm_region_tandem-14202-ac8fb9ed"

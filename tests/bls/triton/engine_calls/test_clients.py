@@ -6,8 +6,8 @@ import pytest
 from scripted import SETTINGS, ids
 
 from tandem.bls.ports import EngineCall
-from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.engine_calls.clients import EngineClient
+from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.engine_calls import EngineClient
 
 
 def timeout_of(context_length, *, target_timeout):

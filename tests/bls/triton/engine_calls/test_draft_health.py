@@ -6,10 +6,9 @@ from scripted import SETTINGS, Health
 
 from tandem.bls.admission.admission import Reservation
 from tandem.bls.errors import EngineCallError, RejectedByEngine
-from tandem.bls.triton.engine_calls import draft_health as module
-from tandem.bls.triton.engine_calls.calls import Calls
-from tandem.bls.triton.engine_calls.clients import EngineClient
-from tandem.bls.triton.engine_calls.draft_health import DraftEngineHealth, SequenceDraftHealth
+from tandem.bls.triton import engine_calls as module
+from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.engine_calls import DraftEngineHealth, EngineClient, SequenceDraftHealth
 
 FAILED = EngineCallError("draft", "it fell over")
 

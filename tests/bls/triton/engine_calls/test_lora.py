@@ -8,8 +8,7 @@ from scripted import SETTINGS, ids, with_engines
 from tandem.bls.errors import EngineCallError
 from tandem.bls.ports import EngineCall
 from tandem.bls.request import LoraTask, Request
-from tandem.bls.triton.engine_calls.clients import EngineClients
-from tandem.bls.triton.engine_calls.sequence_caller import SequenceCaller
+from tandem.bls.triton.engine_calls import EngineClients, SequenceCaller
 from tandem.contract import engine as tensors
 
 ADAPTED = with_engines(

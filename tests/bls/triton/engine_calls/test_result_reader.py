@@ -7,7 +7,7 @@ from scripted import SETTINGS, ids
 
 from tandem.bls.errors import EngineCallError
 from tandem.bls.ports import Branching, EngineCall
-from tandem.bls.triton.engine_calls.result_reader import read_result
+from tandem.bls.triton.engine_tensors import read_result
 from tandem.contract import engine as tensors
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.bls.triton.engine_calls.word_lists import drop_unknown, join_tables
+from tandem.bls.triton.engine_tensors import drop_unknown, join_tables
 
 lists_of_words = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), max_size=5)
 

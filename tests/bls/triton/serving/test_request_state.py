@@ -6,7 +6,7 @@ import pytest
 from receivers import Panic
 
 from tandem.bls.errors import BadRequest, Cancelled
-from tandem.bls.triton.serving.request_state import fail_on_error
+from tandem.bls.triton.requests import fail_on_error
 
 
 @pytest.mark.parametrize(

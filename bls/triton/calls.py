@@ -18,7 +18,7 @@ with Triton 2.51):
   (``contract.errors``).
 - ``trace=request.trace()`` crashes decoupled models. So no call passes it.
 
-``bls.triton.responses.sender`` handles the hazards of responses to clients.
+``bls.triton.sender`` handles the hazards of responses to clients.
 """
 
 from __future__ import annotations
@@ -28,11 +28,18 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineCallError, EngineUnavailable, RejectedByEngine
+from tandem.bls.errors import (
+    Abandoned,
+    EngineCallError,
+    EngineTimeout,
+    EngineUnavailable,
+    Failure,
+    RejectedByEngine,
+)
 from tandem.bls.triton.background import log_exception
 from tandem.contract.errors import CODES, ErrorCode, split_code
 
@@ -142,3 +149,67 @@ def _code(error: Any) -> ErrorCode:
         if error.code() == getattr(pb_utils.TritonError, code):
             return code
     return "INTERNAL"
+
+
+class PendingCall(NamedTuple):
+    """A call that blocks its thread. Times are in seconds of the monotonic clock."""
+
+    model: str
+    request_id: str
+    timeout: float
+    deadline: float
+
+
+class CallSlot:
+    """Makes blocking calls, one at a time. Other threads may abandon the current call.
+
+    call: the current call. interruption: if set, new calls raise it.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self.call: PendingCall | None = None
+        self.interruption: Failure | None = None
+        self._calls = calls
+        self._lock = threading.Lock()
+
+    def infer(
+        self,
+        model: str,
+        request: Any,
+        *,
+        timeout: float,
+        request_id: str = "",
+        decoupled: bool = False,
+        may_be_empty: bool = False,
+    ) -> Any:
+        """Make a call and return its response (see ``Calls.infer``). timeout: seconds.
+
+        Raises Abandoned if another thread abandoned the call, and EngineUnavailable if too many
+        calls of the model were abandoned.
+        """
+        self._calls.reject_if_too_many_abandoned(model)
+        call = PendingCall(model, request_id, timeout, time.monotonic() + timeout)
+        with self._lock:
+            self.call = call
+        try:
+            if self.interruption is not None:
+                raise self.interruption
+            return self._calls.infer(model, request, decoupled=decoupled, may_be_empty=may_be_empty)
+        finally:
+            with self._lock:
+                is_current = self.call is call
+                if is_current:
+                    self.call = None
+            if not is_current:
+                self._calls.count_abandoned(model, -1)
+                raise Abandoned
+
+    def check(self, now: float) -> EngineTimeout | None:
+        """Abandon the call if its deadline has passed. Return the error of that call, or None."""
+        with self._lock:
+            call = self.call
+            if call is None or now < call.deadline:
+                return None
+            self.call = None
+        self._calls.count_abandoned(call.model, +1)
+        return EngineTimeout(call.model, call.timeout)

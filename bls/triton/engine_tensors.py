@@ -1,24 +1,97 @@
-"""Converts engine calls into Triton requests."""
+"""Converts engine calls into Triton requests, and Triton's responses into results.
+
+Word lists have the format of NVIDIA's `bad_words_list` and `stop_words_list`: a table [2, n]. Row 0
+contains the ids of all words, row 1 the end offset of each word, padded with -1. The words [7, 8]
+and [9] become [[7, 8, 9], [2, 3, -1]].
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
+from tandem.bls.errors import EngineCallError
 from tandem.bls.guidance import masked_bias
 from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
-from tandem.bls.ports import Draft, EngineCall
-from tandem.bls.request import Request
-from tandem.bls.triton.engine_calls.clients import EngineClient
-from tandem.bls.triton.engine_calls.result_reader import BRANCHES, REQUIRED
-from tandem.bls.triton.engine_calls.triton_tensors import optional_row, row, scalar
-from tandem.bls.triton.engine_calls.word_lists import drop_unknown, join_tables, one_token_words
+from tandem.bls.ports import (
+    BranchDraft,
+    Draft,
+    DraftLogits,
+    EngineCall,
+    EngineResult,
+    KvBlocks,
+    PromptLogProbs,
+)
+from tandem.bls.request import Request, TokenIds
+from tandem.bls.settings import EngineSettings
+from tandem.bls.token_details import TopLogProbs
 from tandem.contract import engine as tensors
+
+if TYPE_CHECKING:
+    from tandem.bls.triton.engine_calls import EngineClient
+
+DTYPES = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "BOOL": np.bool_}
+
+
+def scalar(tensor: Any, value: Any) -> Any:
+    """Return a tensor [1, 1] of the contract's type."""
+    return pb_utils.Tensor(tensor, np.array([[value]], DTYPES[tensor.dtype]))
+
+
+def row(tensor: Any, values: NDArray[Any]) -> Any:
+    """Return a tensor [1, *values.shape]."""
+    return pb_utils.Tensor(tensor, values[np.newaxis])
+
+
+def optional_row(tensor: Any, values: NDArray[Any] | None) -> list[Any]:
+    """Return a list with the tensor of an optional input, or an empty list."""
+    return [] if values is None else [row(tensor, values)]
+
+
+def one_token_words(token_ids: Iterable[int]) -> TokenIds:
+    """Return a table of words with one token each."""
+    ids = list(token_ids)
+    return np.array([ids, range(1, len(ids) + 1)], np.int32)
+
+
+def join_tables(first: TokenIds | None, second: TokenIds | None) -> TokenIds | None:
+    """Return one table with the words of two tables. None stands for a table without words."""
+    if first is None or second is None:
+        return second if first is None else first
+    (ids, ends), (more_ids, more_ends) = _parts(first), _parts(second)
+    return _table(np.concatenate([ids, more_ids]), np.concatenate([ends, more_ends + len(ids)]))
+
+
+def drop_unknown(table: TokenIds | None, vocab_size: int) -> TokenIds | None:
+    """Return the words whose ids are all below ``vocab_size``; the engine can't generate others."""
+    if table is None:
+        return None
+    ids, ends = _parts(table)
+    if not len(ends):
+        return None
+    if (ids < vocab_size).all():
+        return table
+    lengths = np.diff(ends, prepend=0)
+    unknown = np.add.reduceat(ids >= vocab_size, ends - lengths) > 0
+    kept_ids = ids[np.repeat(~unknown, lengths)]
+    return _table(kept_ids, np.cumsum(lengths[~unknown])) if len(kept_ids) else None
+
+
+def _parts(table: TokenIds) -> tuple[TokenIds, TokenIds]:
+    """Return the ids of all words, and the words' end offsets without padding."""
+    ends = table[1][table[1] >= 0]
+    return table[0][: ends[-1] if len(ends) else 0], ends
+
+
+def _table(ids: TokenIds, ends: TokenIds) -> TokenIds:
+    table = np.full((2, len(ids)), -1, np.int32)
+    table[0], table[1, : len(ends)] = ids, ends
+    return table
 
 
 class RequestBuilder:
@@ -194,3 +267,105 @@ def _fit_to_vocab(bias: NDArray[np.float32] | None, vocab_size: int) -> NDArray[
     return (
         np.pad(bias, (0, vocab_size - len(bias))) if len(bias) < vocab_size else bias[:vocab_size]
     )
+
+
+# TensorRT-LLM rejects a call that doesn't request both outputs.
+REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
+BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
+
+
+def read_result(
+    response: Any, call: EngineCall, seconds: float, engine: EngineSettings
+) -> EngineResult:
+    """Return the result in the response to ``call``. seconds: duration of the call."""
+    outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
+    for tensor in REQUIRED if call.branching is None else REQUIRED + BRANCHES:
+        if tensor not in outputs:
+            raise EngineCallError(engine.model, f"'{tensor}' is missing from its response")
+    length = outputs[tensors.SEQUENCE_LENGTH].as_numpy().item()
+    tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
+    if not engine.excludes_input:
+        tokens = tokens[len(call.context) :]
+    if (tokens < 0).any():
+        raise EngineCallError(engine.model, "its response has negative token ids")
+    log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
+    is_draft = call.engine == "draft"
+    return EngineResult(
+        tokens=tokens,
+        seconds=seconds,
+        engine_seconds=_engine_seconds(outputs),
+        num_draft_tokens=_count(outputs, tensors.TOTAL_DRAFT_TOKENS),
+        num_accepted_tokens=_count(outputs, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS),
+        log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
+        top=_top(outputs, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS),
+        prompt_log_probs=_prompt_log_probs(outputs),
+        logits=None if is_draft else _rows(outputs.get(tensors.GENERATION_LOGITS)),
+        draft_logits=_draft_logits(outputs) if is_draft else None,
+        context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
+        kv_blocks=_kv_blocks(outputs),
+        branches=() if call.branching is None else _branches(outputs),
+    )
+
+
+def _draft_logits(outputs: dict[str, Any]) -> DraftLogits:
+    """Return the draft engine's tensor, or a copy of a handle, which may outlive the response."""
+    handle = outputs.get(tensors.SHARED_LOGITS_HANDLE)
+    return outputs.get(tensors.GENERATION_LOGITS) if handle is None else handle.as_numpy().copy()
+
+
+def _branches(outputs: dict[str, Any]) -> tuple[BranchDraft, ...]:
+    outcomes, ids, lengths = (outputs[tensor].as_numpy() for tensor in BRANCHES)
+    lengths = lengths.reshape(-1)
+    ids = ids.reshape(len(lengths), -1) if len(lengths) else ids
+    first_rows = (np.cumsum(lengths) - lengths).tolist()
+    return tuple(
+        BranchDraft(num_accepted, token, ids[i, : lengths[i]], first_rows[i])
+        for i, (num_accepted, token) in enumerate(outcomes.reshape(-1, 2).tolist())
+    )
+
+
+def _rows(logits: Any) -> Any:
+    """Return a tensor of logits as an array [n, vocab_size]; None stays None."""
+    if logits is None:
+        return None
+    array = logits.as_numpy()
+    return array.reshape(-1, array.shape[-1])
+
+
+def _top(outputs: dict[str, Any], ids: str, log_probs: str) -> TopLogProbs | None:
+    """Return the alternatives from two outputs [1, 1, n, k], or None if an output is missing."""
+    if ids not in outputs or log_probs not in outputs:
+        return None
+    return TopLogProbs(*(outputs[name].as_numpy()[0, 0] for name in (ids, log_probs)))
+
+
+def _prompt_log_probs(outputs: dict[str, Any]) -> PromptLogProbs | None:
+    """Return copies of the prompt's log-probabilities, because they outlive the response."""
+    if tensors.PROMPT_LOG_PROBS not in outputs:
+        return None
+    top = _top(outputs, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS)
+    return PromptLogProbs(
+        outputs[tensors.PROMPT_LOG_PROBS].as_numpy().reshape(-1).copy(),
+        None if top is None else TopLogProbs(top.ids.copy(), top.values.copy()),
+    )
+
+
+def _kv_blocks(outputs: dict[str, Any]) -> KvBlocks | None:
+    if tensors.KV_CACHE_REUSED_BLOCKS not in outputs:
+        return None
+    return KvBlocks(
+        reused=_count(outputs, tensors.KV_CACHE_REUSED_BLOCKS),
+        total=_count(outputs, tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS),
+    )
+
+
+def _count(outputs: dict[str, Any], name: str) -> int:
+    return outputs[name].as_numpy().item() if name in outputs else 0
+
+
+def _engine_seconds(outputs: dict[str, Any]) -> float:
+    arrival, last = outputs.get(tensors.ARRIVAL_TIME_NS), outputs.get(tensors.LAST_TOKEN_TIME_NS)
+    if arrival is None or last is None:
+        return 0.0
+    seconds: float = (last.as_numpy().item() - arrival.as_numpy().item()) / 1e9
+    return max(0.0, seconds)

@@ -1,1 +1,0 @@
-"""Builds and sends responses to clients."""

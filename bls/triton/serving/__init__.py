@@ -1,1 +1,0 @@
-"""Handles client requests inside Triton, from their tensors to their sequences."""
