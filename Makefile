@@ -20,7 +20,7 @@ CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 CLIENTS := .venv/clients
 VLLM := .venv/vllm
 
-.PHONY: demo chat test test-heavy test-chat test-clients test-vllm soak lint docs check configs recording results screenshot clean
+.PHONY: demo chat test test-heavy test-chat test-clients test-vllm soak lint docs check configs pictures clean
 
 demo: .venv/installed
 	$(BIN)/tandem bench --limit 4 --max-tokens 96 --repetitions 3 --streamed 0
@@ -79,16 +79,11 @@ configs: .venv/installed
 	cd $(CONFIGS) && for model in */; do \
 		cp $$model/config.pbtxt $(CURDIR)/model_repository/$$model/config.pbtxt; done
 
-# Record the README's terminal animation.
-recording: .venv/installed
-	$(BIN)/python docs/recording.py
-
-# Draw the chart of docs/results.md from its tables.
-results: .venv/installed
+# Make all pictures of the docs: the chart of docs/results.md from its tables, the terminal animation and
+# the chat page from running servers. Chromium must be installed, and the machine should be idle.
+pictures: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python docs/speedups.py
-
-# Retake the README's screenshot of the web page. Chromium must be installed.
-screenshot: .venv/installed-dev $(CHAT_MODEL)
+	$(BIN)/python docs/recording.py
 	$(BIN)/python docs/screenshot.py $(CHAT_MODEL)
 
 clean:

@@ -1,6 +1,6 @@
 """Record `tandem up` and `tandem generate --explain` in a terminal as docs/demo.svg.
 
-`make recording` runs this script. Lines appear with their original timing, but pauses are cut to
+`make pictures` runs this script. Lines appear with their original timing, but pauses are cut to
 two seconds.
 """
 
@@ -26,7 +26,7 @@ FIGURE = Path(__file__).with_name("demo.svg")
 ROOT = FIGURE.parents[1]
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # they need another host
 ELEMENT = re.compile(r'(<text [^>]*clip-path="url\(#[\w-]+-line-(\d+)\)")')
-WIDTH = 98
+WIDTH = 118
 LONGEST_PAUSE = 2.0  # seconds
 SHOWN = {"serving", "target", "draft", "drafter", "length", "page"}  # lines of `tandem up`
 WARM_UP = 3  # runs before the recorded one
@@ -66,6 +66,7 @@ def main() -> None:
         server.wait()
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     for line in lines:
+        assert line.text.cell_len <= WIDTH, f"a line is longer than {WIDTH}: {line.text}"
         console.print(line.text, overflow="crop", no_wrap=True, crop=True)
     drawn = FONTS.sub("", console.export_svg(title="Tandem"))
     FIGURE.write_text(_animate(drawn, [line.pause for line in lines]))

@@ -1,8 +1,8 @@
-"""Takes the README's screenshot of the web page, with an answer of SmolLM2-135M-Instruct.
+"""Takes the README's picture of the chat page, with answers of SmolLM2-135M-Instruct.
 
-`make screenshot` runs this script. It serves the chat model as `make chat` does, sends a prompt in
-Chromium, and writes docs/page.png. Chromium must be installed; the environment variable CHROMIUM
-can set its path.
+`make pictures` runs this script. It serves the chat model as `make chat` does, runs an example of
+the page in Chromium, and writes docs/page.png, and the page's words in it as docs/page.txt.
+Chromium must be installed; the environment variable CHROMIUM can set its path.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from tandem.tools.triton import serving as triton
 from tandem.tools.triton.server import LOOPBACK
 
 PICTURE = Path(__file__).with_name("page.png")
+WORDS = PICTURE.with_suffix(".txt")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-SIZE = {"width": 860, "height": 640}
-PROMPT = (
-    "Correct the spelling of this text:\n\n"
-    "The city has opend a new library by the river. It has two floors, a reading room and a "
-    "garden. The reading room is open every day from nine to six, the garden until the sun sets."
-)
+SIZE = {"width": 1080, "height": 720}
+EXAMPLE = "Repeat with a change"
 SECONDS_TO_ANSWER = 120
 
 
 def main(model: str) -> None:
-    """Serve a model, send the prompt and take the screenshot."""
-    checkpoint = find_model(model).checkpoint()
+    """Serve a model, run the example twice, and take the picture of the second run."""
+    found = find_model(model)
+    checkpoint = found.checkpoint()
     with (
         triton.serving(deployment.for_checkpoints(checkpoint, None)) as server,
         listen(LOOPBACK, 0) as bound,
-        serving(create_app(GatewaySettings(server.grpc_url, checkpoint)), bound),
+        serving(create_app(GatewaySettings(server.grpc_url, checkpoint, model=found.name)), bound),
         sync_playwright() as playwright,
     ):
         options = {"args": ["--no-sandbox"]} if os.geteuid() == 0 else {}
         browser = playwright.chromium.launch(executable_path=CHROMIUM, **options)
-        page = browser.new_page(viewport=SIZE, color_scheme="light")
-        page.goto(f"http://{LOOPBACK}:{bound.getsockname()[1]}")
-        ask(page)
-        page.screenshot(path=PICTURE, full_page=True)
+        for _ in range(2):  # the first run is slower, because the server warms up
+            page = browser.new_page(viewport=SIZE, color_scheme="light")
+            page.goto(f"http://{LOOPBACK}:{bound.getsockname()[1]}")
+            run_example(page)
+        page.screenshot(path=PICTURE)
+        shown = page.locator("h1, h3, label, button, #legend li, #keys").locator("visible=true")
+        lines = (" ".join(text.split()) for text in shown.all_inner_texts())
+        WORDS.write_text("\n".join(dict.fromkeys(lines)) + "\n")
         browser.close()
 
 
-def ask(page: Page) -> None:
-    """Send the prompt and wait for the complete answer."""
-    page.locator("#prompt").fill(PROMPT)
-    page.get_by_role("button", name="Send").click()
-    stop = page.locator("#stop")
-    stop.and_(page.locator(":enabled")).wait_for()
-    stop.and_(page.locator(":disabled")).wait_for(timeout=SECONDS_TO_ANSWER * 1000)
+def run_example(page: Page) -> None:
+    """Run the example and wait for both answers."""
+    page.locator("#example-list button").filter(has=page.get_by_text(EXAMPLE)).click()
+    page.locator(".ratio").wait_for(timeout=SECONDS_TO_ANSWER * 1000)
+    page.locator("#send").wait_for()
 
 
 if __name__ == "__main__":

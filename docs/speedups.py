@@ -1,4 +1,4 @@
-"""Draw docs/speedups.svg from tables of docs/results.md: `make results`.
+"""Draw docs/speedups.svg from tables of docs/results.md: `make pictures`.
 
 Each of these tables is between `<!-- measured NAME -->` and `<!-- /measured -->`.
 """

@@ -1,16 +1,21 @@
 // Prompts that show where drafts pay, and where they don't. why: one sentence for the user.
 
-const CODE = `def total(prices, rate):
-    result = 0
-    for price in prices:
-        result += price * (1 + rate)
-    return round(result, 2)
+const CODE = `def total(values, start=0):
+    result = start
+    for value in values:
+        if value is None:
+            continue
+        result += value
+    return result
 
+`;
 
-def average(prices, rate):
-    if not prices:
-        return 0
-    return total(prices, rate) / len(prices)
+const FORM = `<form action="/orders" method="post">
+  <label>Name <input name="name" required></label>
+  <label>Street <input name="street" required></label>
+  <label>City <input name="city" required></label>
+  <button>Order</button>
+</form>
 `;
 
 const schema = (...names) => ({
@@ -23,7 +28,7 @@ export const CHAT = [
   {
     title: "Edit this code",
     why: "Most of the answer repeats the code in the prompt, so most guesses are right.",
-    prompt: `Rename \`rate\` to \`tax_rate\` in this code. Answer with the complete code only.\n\n\`\`\`python\n${CODE}\`\`\``,
+    prompt: `Add a field for the country to this form:\n\n\`\`\`html\n${FORM}\`\`\``,
   },
   {
     title: "Fill in a form",
@@ -39,7 +44,7 @@ export const CHAT = [
   {
     title: "Write something new",
     why: "Drafts don't pay here: new text repeats little, so most guesses are rejected.",
-    prompt: "Write a short story about a lighthouse keeper.",
+    prompt: "Write three sentences about a lighthouse keeper and the sea.",
   },
 ];
 
@@ -47,7 +52,7 @@ export const COMPLETION = [
   {
     title: "Edit this code",
     why: "Most of the answer repeats the code in the prompt, so most guesses are right.",
-    prompt: `# Before\n${CODE}\n\n# After: rename rate to tax_rate\ndef total(prices, tax_rate):\n`,
+    prompt: `# Before\n${CODE}\n# After, with the name changed\ndef summed(values, start=0):\n    result = start\n    for value`,
   },
   {
     title: "Write the next method",

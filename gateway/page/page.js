@@ -187,15 +187,16 @@ function showTurns() {
 
 function turnElement(index) {
   const turn = chat.turns[index];
-  const said = element("div", { className: "said", textContent: turn.prompt });
+  const said = element("div", { className: "said", textContent: turn.prompt, tabIndex: 0, role: "group", "aria-label": "Prompt" });
   const edit = element("button", { type: "button", className: "small", textContent: "Edit" });
   const actions = element("div", { className: "actions" }, edit, copyButton("Copy prompt", () => turn.prompt));
   edit.addEventListener("click", () => startEdit(index, said, actions));
   const versions = storage.versions(chat, index);
   if (versions.length > 1) actions.append(versionButtons(versions, versions.indexOf(index)));
   const panels = element("div", { className: "panels" });
+  if (turn.baseline) panels.append(element("div", { className: "verdict" }));
   panels.append(panelFor(turn.answer, turn.baseline ? "With drafts" : "Answer", turn, !turn.baseline));
-  if (turn.baseline) panels.append(panelFor(turn.baseline, "Without drafts", turn, false), element("div", { className: "verdict" }));
+  if (turn.baseline) panels.append(panelFor(turn.baseline, "Without drafts", turn, false));
   const again = element("button", { type: "button", className: "small", textContent: "Regenerate" });
   again.addEventListener("click", () => ask({ ...turn, parent: turn.parent }, Boolean(turn.baseline)));
   const below = element("div", { className: "actions" }, copyButton("Copy answer", () => turn.answer.text), again);

@@ -127,8 +127,6 @@ export class Panel {
     const language = /language-(\S+)/.exec(code.firstElementChild?.className ?? "")?.[1] ?? "code";
     const text = code.textContent.replace(/\n$/, "");
     code.tabIndex = 0;
-    code.setAttribute("role", "region");
-    code.setAttribute("aria-label", language);
     const head = element("div", { className: "code-head" }, language, copyButton("Copy code", () => text));
     const frame = element("div", { className: "code" }, head);
     code.replaceWith(frame);
