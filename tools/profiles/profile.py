@@ -82,8 +82,7 @@ class TokenizerSection(ConfigSection):
     skip_special_tokens: bool = True
     """Omit special tokens from the output."""
     detokenize_in_loop: bool = LoopSettings.detokenize_in_loop
-    """Detokenize in the process of the decoding loop. If false, the loop calls the model
-    `postprocessing` in every round. Use this if you have replaced that model."""
+    """Detokenize in the loop's process; false: in `postprocessing`, if you have replaced it"""
 
 
 class PromptLookupSection(LookupSection):
