@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import resource
 import signal
 import socket
 import threading
@@ -17,6 +20,9 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 SECONDS_TO_STOP = 5  # time for requests to finish after a signal
 SECONDS_TO_END = 0.5  # additional time for them to send an error
 SECONDS_TO_ASK = 30  # per request; clients are disconnected after one to two times this
+MAX_FILES = 16_384  # half of them for connections
+MAX_BACKLOG = 128  # new connections that are accepted at once
+SECONDS_BETWEEN_LINES = 60  # of one kind in the log
 NOTHING = object()
 
 
@@ -65,21 +71,33 @@ def listen(address: str, port: int) -> socket.socket:
 class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     """A client's connection, which is closed if no complete request arrives in time.
 
-    Uvicorn doesn't limit the time for a request. A thousand connections that send nothing would use
-    up the process's file descriptors.
+    Uvicorn doesn't limit the time for a request. If there are too many connections, a new one
+    replaces one that waits for a request. Otherwise idle connections would use up the process's
+    file descriptors.
     """
 
+    max_connections = MAX_FILES // 2
     _timer: asyncio.TimerHandle | None = None
     _waiting_for: Any = NOTHING  # the last request, while its rest or the next request is awaited
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._check_later()
+        if len(self.connections) > self.max_connections:
+            waiting = (other for other in self.connections if other.is_waiting and other != self)
+            next(waiting, self).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the connection is open and no complete request is being answered."""
+        request = self.cycle
+        is_answering = request is not None and not (request.response_complete or request.more_body)
+        return not (is_answering or self.transport.is_closing())
 
     def _check_later(self) -> None:
         self._timer = self.loop.call_later(SECONDS_TO_ASK, self._check)
@@ -87,14 +105,35 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     def _check(self) -> None:
         """Close the connection if no complete request has arrived since the last check."""
         request = self.cycle
-        if request is not None and not (request.response_complete or request.more_body):
-            self._waiting_for = NOTHING  # the request is being answered
+        if not self.is_waiting:
+            self._waiting_for = NOTHING
         elif self._waiting_for is request:
             self.transport.close()
             return
         else:
             self._waiting_for = request
         self._check_later()
+
+
+class _OncePerMinute(logging.Filter):
+    """Drops a line if a line of the same kind was logged within the last minute.
+
+    Otherwise clients could fill the disk with warnings about their requests.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}  # when a line was logged, by kind
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = str(record.msg).partition("\n")[0]
+        if record.created - self._last.get(kind, 0) < SECONDS_BETWEEN_LINES:
+            return False
+        self._last[kind] = record.created
+        return True
+
+
+_ONCE = _OncePerMinute()
 
 
 class _Server(uvicorn.Server):
@@ -131,19 +170,33 @@ class _Server(uvicorn.Server):
             await asyncio.wait(self.server_state.tasks, timeout=SECONDS_TO_END)
 
 
+def _allow_files() -> int:
+    """Raise this process's limit of open files, if it is low. Return the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(soft, min(hard, MAX_FILES))
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], MAX_FILES)
+
+
 def _server(app: Starlette, on_ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+    files = _allow_files()
+    Connection.max_connections = files // 2
     config = uvicorn.Config(
         app,
         http=Connection,
         lifespan="on",
         log_level="warning",
         access_log=False,
+        backlog=min(MAX_BACKLOG, files // 8),
         # `Connection` closes idle connections. By default, uvicorn closes them after five seconds,
         # exactly when most Python clients send their last request.
         timeout_keep_alive=2 * SECONDS_TO_ASK,
         timeout_graceful_shutdown=int(SECONDS_TO_STOP + 4 * SECONDS_TO_END),
         server_header=False,
     )
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).addFilter(_ONCE)
     server = _Server(config)
     server.on_ready = on_ready
     return server

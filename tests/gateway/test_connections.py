@@ -2,6 +2,8 @@
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -121,6 +123,44 @@ def test_only_clients_with_incomplete_requests_are_disconnected(port, triton, mo
             is_sent.set()
             assert other.recv(1) == b""
         assert triton.running == 1
+
+
+CROWDED = """
+import resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+from tandem.gateway.server import listen, serving
+bound = listen("127.0.0.1", 0)
+with serving(Starlette(routes=[Route("/", lambda _: Response("hi"))]), bound):
+    print(bound.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_idle_connections_beyond_the_limit_of_files_do_not_stop_answers():
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", CROWDED],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as gateway,
+        contextlib.ExitStack() as idle,
+    ):
+        address = "127.0.0.1", int(gateway.stdout.readline())
+        for _ in range(400):
+            idle.enter_context(socket.create_connection(address, timeout=30))
+        for _ in range(300):  # invalid requests
+            with socket.create_connection(address, timeout=30) as invalid:
+                invalid.sendall(b"?\r\n\r\n")
+                invalid.recv(1)
+        assert httpx2.get(f"http://127.0.0.1:{address[1]}/", timeout=30).text == "hi"
+        gateway.kill()
+        lines = gateway.stderr.read().splitlines()
+    assert [line for line in lines if "Invalid HTTP request" in line] == lines[:1]
 
 
 def test_bodies_of_stalled_clients_use_little_memory(app):
