@@ -1,12 +1,15 @@
-"""The README and the chart show the numbers of docs/results.md."""
+"""The README and the chart show the numbers of docs/results.md, and pictures show the product."""
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import re
 
 import pytest
 from paths import ROOT
+
+from tandem.tools.client.explain import COLUMNS
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +44,21 @@ def test_the_readme_shows_the_numbers_of_the_results(results):
     assert shown.findall(section) == [
         (plain[2], drafted[2], drafted[3]) for plain, drafted in zip(baseline, hybrid, strict=True)
     ]
+
+
+def test_the_picture_of_the_page_shows_its_words():
+    page = ROOT / "gateway" / "page"
+    scripts = "".join((page / f"{name}.js").read_text() for name in ("page", "panel"))
+    words = re.sub(r"<[^>]*>", "", (page / "index.html").read_text()) + scripts
+    known = " ".join(words.split())
+    shown = (ROOT / "docs" / "page.txt").read_text().splitlines()
+    assert [line for line in shown if line not in known] == [], "run `make pictures`"
+
+
+def test_the_recording_shows_the_commands_and_columns_of_the_product():
+    drawn = (ROOT / "docs" / "demo.svg").read_text().replace("&#160;", " ")
+    recording = (ROOT / "docs" / "recording.py").read_text()
+    command = re.search(r"^GENERATE = '(.*)'$", recording, re.MULTILINE)[1]
+    shown = re.sub(r"<[^>]*>", "", drawn)
+    for words in (command, "tandem up", *filter(str.isalpha, COLUMNS)):
+        assert words in html.unescape(shown), "run `make pictures`"
