@@ -21,6 +21,8 @@ TORCH = Capabilities(
     masks_tokens=True,
     returns_logits=True,
 )
+# It shares all code but the model itself with `torch`.
+LLAMACPP = TORCH
 _NONE = Capabilities(**{field.name: False for field in fields(Capabilities)})
 # NVIDIA's C++ backend creates a new random generator for each call, and computes no
 # log-probabilities when it verifies drafts. `bls.lossless` describes the effect on

@@ -11,7 +11,7 @@ from tandem.contract.model_parameters import FACTS
 from tandem.engines.engine import Engine, Forwarder
 from tandem.engines.errors import LoadError
 
-KINDS = ("torch", "emulated", "llmapi", "vllm", "remote")
+KINDS = ("torch", "llamacpp", "emulated", "llmapi", "vllm", "remote")
 KIND = "engine"
 COMMON = {KIND, EXCLUDE_INPUT_IN_OUTPUT, FACTS}
 

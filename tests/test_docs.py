@@ -17,6 +17,7 @@ from tandem.gateway.protocol.requests import DetokenizeRequest, TokenizeRequest
 from tandem.gateway.tools.formats import FORMATS
 from tandem.tools.commands.command_line import COMMANDS, make_parser
 from tandem.tools.commands.gateway_options import KEY_VARIABLE
+from tandem.tools.profiles.engines.llamacpp import LlamaCppTarget
 from tandem.tools.profiles.engines.torch import TorchTarget
 from tandem.tools.profiles.profile import Profile
 
@@ -127,9 +128,10 @@ def test_every_key_of_a_profile_is_documented():
     assert undocumented == set()
 
 
-def test_every_key_of_a_torch_engine_is_documented():
+def test_every_key_of_a_torch_or_llamacpp_engine_is_documented():
     engines = section("profile", "Engines")
-    assert named(engines) == {*TorchTarget.model_fields} - {"kind"}
+    known = {*TorchTarget.model_fields, *LlamaCppTarget.model_fields}
+    assert named(engines) == known - {"kind"}
 
 
 def test_every_environment_variable_is_documented():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_harness import END, VOCAB, Harness
+from ggufs import write_gguf
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -126,6 +127,42 @@ def make_harness(checkpoints):
         engine = TorchEngine(
             TorchSettings(checkpoint=str(checkpoints[name]), **{**defaults, **settings}), Path()
         )
+        made.append(engine)
+        return Harness(engine)
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture(scope="session")
+def gguf_folder(tmp_path_factory) -> Path:
+    """A folder with a random GGUF file."""
+    pytest.importorskip("gguf", reason="no gguf: the extra 'gguf'")
+    folder = tmp_path_factory.mktemp("gguf")
+    write_gguf(folder / "model.gguf", seed=7, vocab=VOCAB)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_llamacpp(gguf_folder):
+    """Return a function that starts a llamacpp engine. All engines are closed at the end."""
+    pytest.importorskip("llama_cpp", reason="no llama_cpp: the extra 'llamacpp'")
+    from tandem.engines.llamacpp.engine import LlamaCppEngine
+    from tandem.engines.llamacpp.settings import LlamaCppSettings
+
+    made = []
+
+    def make(**settings) -> Harness:
+        defaults = {
+            "checkpoint": str(gguf_folder),
+            "max_seq_len": 256,
+            "kv_cache_tokens": 4096,
+            "kv_block_tokens": 8,
+            "max_draft_len": 8,
+            "threads": 1,
+        }
+        engine = LlamaCppEngine(LlamaCppSettings(**{**defaults, **settings}), Path())
         made.append(engine)
         return Harness(engine)
 

@@ -21,7 +21,7 @@ SAMPLED = SamplingParams(temperature=1.0, seed=11)
 
 
 # `make test-vllm` sets this variable to vllm, in a separate environment.
-ENGINES = os.environ.get("TANDEM_TEST_ENGINES", "torch,emulated").split(",")
+ENGINES = os.environ.get("TANDEM_TEST_ENGINES", "torch,llamacpp,emulated").split(",")
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -29,9 +29,10 @@ def engine(request) -> Harness:
     """An engine of each kind, with a vocabulary of 131 tokens and no end id."""
     if request.param == "vllm":
         return request.getfixturevalue("vllm_harness")
-    if request.param != "emulated":
-        kind = request.param.replace("torch", "llama")
-        return request.getfixturevalue("make_harness")(kind)
+    if request.param == "torch":
+        return request.getfixturevalue("make_harness")()
+    if request.param == "llamacpp":
+        return request.getfixturevalue("make_llamacpp")()
     return emulated(step_ms=0.2, timer=WallTimer())
 
 

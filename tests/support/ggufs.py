@@ -2,24 +2,27 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from checkpoints import END, write_tokenizer
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
-def write_gguf(path: Path, *, seed: int = 1, omit: str = "") -> None:
+def write_gguf(
+    path: Path, *, seed: int = 1, omit: str = "", vocab: int = 0, architecture: str = "llama"
+) -> None:
     """Write a two-layer Llama in float32, with a byte-level BPE tokenizer.
 
-    omit: name of a tensor that the file lacks.
+    omit: name of a tensor that the file lacks. vocab: write this number of tokens without a
+    tokenizer, and weights in Q8_0. architecture: the name in the file.
     """
     import numpy as np
-    from gguf import GGUFWriter, TokenType
+    from gguf import GGMLQuantizationType, GGUFWriter
+    from gguf.quants import quantize
 
-    size = write_tokenizer(path.parent / "tokenizer")
-    merged = json.loads((path.parent / "tokenizer" / "tokenizer.json").read_text())["model"]
-    tokens = sorted(merged["vocab"], key=merged["vocab"].get)
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, architecture)
+    size = vocab or write_tokenizer(path.parent / "tokenizer")
     writer.add_context_length(512)
     writer.add_embedding_length(64)
     writer.add_block_count(2)
@@ -30,15 +33,10 @@ def write_gguf(path: Path, *, seed: int = 1, omit: str = "") -> None:
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(16)
     writer.add_vocab_size(size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    kinds = [TokenType.CONTROL if token == END else TokenType.NORMAL for token in tokens]
-    writer.add_token_types(kinds)
-    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merged["merges"]])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
-    writer.add_chat_template(TEMPLATE)
+    if vocab:
+        writer.add_tokenizer_model("none")
+    else:
+        _add_tokenizer(writer, path.parent / "tokenizer")
     random = np.random.default_rng(seed)
     shapes = {"token_embd": (size, 64), "output_norm": (64,)}
     for layer in range(2):
@@ -59,8 +57,29 @@ def write_gguf(path: Path, *, seed: int = 1, omit: str = "") -> None:
     shapes.pop(omit, None)
     for name, shape in shapes.items():
         weights = random.normal(scale=0.3, size=shape) if len(shape) > 1 else np.ones(shape)
-        writer.add_tensor(f"{name}.weight", weights.astype(np.float32))
+        weights = weights.astype(np.float32)
+        if vocab and len(shape) > 1:
+            kind = GGMLQuantizationType.Q8_0
+            writer.add_tensor(f"{name}.weight", quantize(weights, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(f"{name}.weight", weights)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _add_tokenizer(writer: Any, folder: Path) -> None:
+    from gguf import TokenType
+
+    merged = json.loads((folder / "tokenizer.json").read_text())["model"]
+    tokens = sorted(merged["vocab"], key=merged["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    kinds = [TokenType.CONTROL if token == END else TokenType.NORMAL for token in tokens]
+    writer.add_token_types(kinds)
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merged["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    writer.add_chat_template(TEMPLATE)

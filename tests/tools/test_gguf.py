@@ -2,14 +2,18 @@
 
 import os
 
+import numpy as np
 import pytest
 from error_lines import error_line
 from ggufs import TEMPLATE, write_gguf
 
+from tandem.preprocessing.tokenizer import load_tokenizer
 from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.models import gguf as gguf_module
 from tandem.tools.models.named import find_model
 from tandem.tools.profiles import deployment
+from tandem.tools.profiles.engines.base import ProfileError
+from tandem.tools.profiles.profile import Profile
 
 pytest.importorskip("gguf", reason="no gguf: the extra 'gguf'")
 
@@ -19,6 +23,7 @@ def cache(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(folder))
+        patched.setattr(gguf_module, "has_llamacpp", lambda: False)
         yield folder / "tandem" / "gguf"
 
 
@@ -68,7 +73,7 @@ def test_converted_weights_equal_the_gguf_file(file, converted):
 
 
 def test_a_file_is_converted_only_once(file, converted, monkeypatch):
-    monkeypatch.setattr(gguf_module, "_dequantize", lambda *_: pytest.fail("it was there"))
+    monkeypatch.setattr(gguf_module, "_run_conversion", lambda *_: pytest.fail("it was there"))
     assert gguf_module.convert_gguf(file) == converted
 
 
@@ -79,7 +84,7 @@ def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monk
         made.append(folder)
         (folder / "config.json").write_text("{}")
 
-    monkeypatch.setattr(gguf_module, "_dequantize", dequantize)
+    monkeypatch.setattr(gguf_module, "_run_conversion", dequantize)
     before = (converted / "source.json").read_text()
     facts = file.stat()
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
@@ -90,6 +95,37 @@ def test_a_changed_file_replaces_its_old_conversion(cache, file, converted, monk
         converted.name,
         f"{converted.name}.lock",
     ]
+
+
+def test_with_llamacpp_the_weights_stay_in_the_file(file, tmp_path, monkeypatch):
+    pytest.importorskip("llama_cpp", reason="no llama_cpp: the extra 'llamacpp'")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(gguf_module, "has_llamacpp", lambda: True)
+    folder = find_model(str(file)).checkpoint()
+    planned = deployment.for_checkpoints(folder, None)
+    assert planned.target.parameters["engine"] == "llamacpp"
+    assert planned.end_ids == (0,)
+    assert (folder / "model.gguf").resolve() == file
+    assert not list(folder.glob("*.safetensors"))
+    adapters = {"lora_adapters": {"sql": str(tmp_path)}}
+    target = {"kind": "llamacpp", "checkpoint": str(folder)} | adapters
+    profile = Profile.model_validate({"name": "x", "engines": {"target": target}})
+    with pytest.raises(ProfileError, match="llamacpp applies no LoRA adapters"):
+        deployment.check(profile)
+
+
+def test_token_ids_equal_llamacpps_own(file, tmp_path, monkeypatch):
+    llama_cpp = pytest.importorskip("llama_cpp", reason="no llama_cpp: the extra 'llamacpp'")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(gguf_module, "has_llamacpp", lambda: True)
+    tokenizer = load_tokenizer(find_model(str(file)).checkpoint())
+    theirs = llama_cpp.Llama(str(file), vocab_only=True, verbose=False)
+    random = np.random.default_rng(1)
+    letters = [*"abz AZ09.,'\n\t  -_{}", "é", "中", "🙂", "\u200b", "  ", "ß"]
+    for size in random.integers(1, 40, 200):
+        text = "".join(random.choice(letters, size))
+        want = theirs.tokenize(text.encode(), add_bos=False, special=True)
+        assert tokenizer.encode(text, add_special_tokens=False).ids == want, text
 
 
 def test_a_failed_conversion_leaves_no_files(cache, tmp_path):

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from tandem.engines.llamacpp.settings import GGUF_FILE
 from tandem.engines.torch.kv_size import GROWTH, kv_bytes_per_token
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import gigabytes, item_bytes
 from tandem.tools.profiles.checkpoint import read_checkpoint_config
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
+from tandem.tools.profiles.engines.llamacpp import LlamaCppDraft
 from tandem.tools.profiles.engines.torch import TorchDraft
 from tandem.tools.profiles.machine import free_gpu_memory, free_memory
 
 ENGINE_BYTES = 500_000_000  # used by a process with PyTorch before it loads a model
 FLOAT32 = 4
+FLOAT16 = 2
 Role = Literal["target", "draft"]
 ROLES: tuple[Role, ...] = ("target", "draft")
 
@@ -40,8 +43,9 @@ def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Role, int]
     TandemError if the models don't fit even with KV caches of one whole sequence.
     """
     engines = deployment.profile.engines
-    fractions = [getattr(engines, role).gpu_memory_fraction for role in num_parameters]
-    gpu = free_gpu_memory(min(fractions))
+    sections = [getattr(engines, role) for role in num_parameters]
+    fractions = [s.gpu_memory_fraction for s in sections if isinstance(s, TorchDraft)]
+    gpu = free_gpu_memory(min(fractions)) if fractions else None
     free = free_memory() if gpu is None else gpu
     needs = estimate_needs(deployment, num_parameters, on_gpu=gpu is not None)
     fixed = sum(need.weights + ENGINE_BYTES for need in needs.values())
@@ -71,8 +75,14 @@ def estimate_needs(
     """Estimate the memory that each engine of a deployment of checkpoints needs."""
     needs = {}
     for role, count in num_parameters.items():
-        section: TorchDraft = getattr(deployment.profile.engines, role)
+        section: TorchDraft | LlamaCppDraft = getattr(deployment.profile.engines, role)
         plan: EnginePlan = getattr(deployment, role)
+        if isinstance(section, LlamaCppDraft):  # weights stay as they are in the file
+            file = section.checkpoint / GGUF_FILE
+            cached = kv_bytes_per_token(read_checkpoint_config(section.checkpoint).get, FLOAT16)
+            weights = file.stat().st_size
+            needs[role] = Need(weights, cached, plan.kv_cache_tokens, plan.max_seq_len)
+            continue
         # A CPU computes in float32, a GPU in the checkpoint's type. A KV cache on a GPU takes
         # more memory than its tokens.
         config = read_checkpoint_config(section.checkpoint)

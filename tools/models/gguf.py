@@ -1,4 +1,7 @@
-"""GGUF files, each dequantized once into a checkpoint that the torch engine can load."""
+"""GGUF files, each converted once: into tokenizer and configuration if llama.cpp is installed.
+
+Without llama.cpp, the weights are dequantized too, into a checkpoint for the torch engine.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
+from tandem.engines.llamacpp.settings import GGUF_FILE
 from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.folders import atomic_folder, cache_folder
 from tandem.tools.models.weights import gigabytes
@@ -31,7 +36,10 @@ def is_gguf(path: Path) -> bool:
 
 
 def convert_gguf(path: Path) -> Path:
-    """Return the checkpoint of a GGUF file; dequantize the file unless it is in Tandem's cache.
+    """Return the folder of a GGUF file in Tandem's cache; make it unless it is there.
+
+    If llama.cpp is installed, the folder has the tokenizer, the configuration and a link to the
+    file. Otherwise it is a checkpoint of dequantized weights.
 
     The file is converted again if its size or modification time changes, or the version of a
     package that reads it. Raises TandemError.
@@ -59,6 +67,10 @@ def convert_gguf(path: Path) -> Path:
     return folder
 
 
+def has_llamacpp() -> bool:
+    return find_spec("llama_cpp") is not None
+
+
 def _stamp(path: Path) -> str:
     """Return text that identifies the file and the package versions.
 
@@ -70,6 +82,8 @@ def _stamp(path: Path) -> str:
         raise TandemError(
             f"can't read {path} without the package {error.name}; {install_extra('gguf')}"
         ) from error
+    if has_llamacpp():
+        versions["llama-cpp-python"] = metadata.version("llama-cpp-python")
     facts = path.stat()
     return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})
 
@@ -78,16 +92,32 @@ def _convert(path: Path, folder: Path, stamp: str) -> None:
     for leftover in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(leftover)
     with atomic_folder(folder) as fresh:
-        _dequantize(path, fresh)
+        _run_conversion(path, fresh)
         (fresh / STAMP).write_text(stamp)
 
 
-def _dequantize(path: Path, folder: Path) -> None:
-    """Run the conversion in a separate process, so that PyTorch's memory is freed."""
-    command = [sys.executable, "-m", f"{__package__}.dequantize", str(path), str(folder)]
+def _run_conversion(path: Path, folder: Path) -> None:
+    """Run the conversion in a separate process, so that its memory is freed."""
+    keep = has_llamacpp()
     size = gigabytes(path.stat().st_size)
-    with status_line(f"dequantizing {path} ({size}); this is done once"):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not keep:
+        print(
+            f"llama.cpp isn't installed, so PyTorch serves {path}, more slowly; "
+            f"{install_extra('llamacpp')}",
+            file=sys.stderr,
+        )
+    task = f"reading the tokenizer of {path}" if keep else f"dequantizing {path} ({size})"
+    module = f"{__package__}.{'gguf_tokenizer' if keep else 'dequantize'}"
+    with status_line(f"{task}; this is done once"):
+        done = subprocess.run(
+            [sys.executable, "-m", module, str(path), str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise TandemError(f"can't dequantize {path}: {said[:LONGEST_REASON]}")
+        verb = "read" if keep else "dequantize"
+        raise TandemError(f"can't {verb} {path}: {said[:LONGEST_REASON]}")
+    if keep:
+        (folder / GGUF_FILE).symlink_to(path.resolve())

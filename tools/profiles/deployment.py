@@ -18,6 +18,7 @@ from tandem.bls.settings import (
     ForwarderSettings,
     LoopSettings,
 )
+from tandem.engines.llamacpp.settings import GGUF_FILE
 from tandem.postprocessing.postprocessor import DetokenizerSettings
 from tandem.preprocessing.preprocessor import TokenizerSettings
 from tandem.tools.errors import TandemError
@@ -25,6 +26,7 @@ from tandem.tools.profiles import checks, vocabulary
 from tandem.tools.profiles.checkpoint import TokenizerFolder
 from tandem.tools.profiles.drafters import allowed_kinds, own_kinds
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, locate_errors
+from tandem.tools.profiles.engines.llamacpp import LlamaCppTarget
 from tandem.tools.profiles.engines.torch import TorchTarget
 from tandem.tools.profiles.engines.vllm import VllmTarget
 from tandem.tools.profiles.profile import (
@@ -201,7 +203,7 @@ def for_checkpoints(
     folders = {"target": target, "draft": draft} if draft else {"target": target}
     engines = {
         role: {
-            "kind": "torch",
+            "kind": "llamacpp" if (folder / GGUF_FILE).is_file() else "torch",
             "checkpoint": str(folder.absolute()),
             "kv_cache_tokens": kv_cache_tokens.get(role),
         }
@@ -236,7 +238,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     elif (
         draft
         and draft.vocab_size != target.vocab_size
-        and isinstance(profile.engines.target, TorchTarget | VllmTarget)
+        and isinstance(profile.engines.target, TorchTarget | LlamaCppTarget | VllmTarget)
     ):  # the same vocabulary with other padding; these engines accept logits of both widths
         width = {"draft_vocab_size": str(draft.vocab_size)}
         target = replace(target, parameters={**target.parameters, **width})

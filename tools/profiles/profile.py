@@ -34,6 +34,7 @@ from tandem.tools.profiles.engines.base import (
     as_tuple,
 )
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
+from tandem.tools.profiles.engines.llamacpp import LlamaCppDraft, LlamaCppTarget
 from tandem.tools.profiles.engines.llmapi import LlmApiTarget
 from tandem.tools.profiles.engines.remote import RemoteDraft, RemoteTarget
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
@@ -54,12 +55,18 @@ def _torch_by_default(value: Any) -> Any:
 
 
 Target = Annotated[
-    TorchTarget | EmulatedTarget | TensorRTLLMTarget | LlmApiTarget | VllmTarget | RemoteTarget,
+    TorchTarget
+    | LlamaCppTarget
+    | EmulatedTarget
+    | TensorRTLLMTarget
+    | LlmApiTarget
+    | VllmTarget
+    | RemoteTarget,
     Field(discriminator="kind"),
     BeforeValidator(_torch_by_default),
 ]
 Draft = Annotated[
-    TorchDraft | EmulatedDraft | TensorRTLLMDraft | VllmDraft | RemoteDraft,
+    TorchDraft | LlamaCppDraft | EmulatedDraft | TensorRTLLMDraft | VllmDraft | RemoteDraft,
     Field(discriminator="kind"),
     BeforeValidator(_torch_by_default),
 ]

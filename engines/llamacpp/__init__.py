@@ -1,0 +1,1 @@
+"""An engine that runs GGUF files on llama.cpp."""

@@ -1,0 +1,25 @@
+"""Start a llamacpp engine in its own process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tandem.contract.model_parameters import decode
+from tandem.engines.errors import LoadError
+from tandem.engines.llamacpp.settings import LlamaCppSettings
+
+if TYPE_CHECKING:
+    from tandem.engines.llamacpp.engine import LlamaCppEngine
+
+
+def load(model_config: dict[str, Any], folder: Path) -> LlamaCppEngine:
+    """Load the GGUF file and start the engine. Raises LoadError or ParameterError."""
+    settings = decode(LlamaCppSettings, model_config)
+    try:
+        from tandem.engines.llamacpp.engine import LlamaCppEngine  # noqa: PLC0415
+    except ImportError as error:
+        raise LoadError(
+            f"can't import llama_cpp: {error}; install Tandem with the extra 'llamacpp'"
+        ) from error
+    return LlamaCppEngine(settings, folder)

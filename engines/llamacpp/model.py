@@ -1,0 +1,267 @@
+"""A model and its KV cache in llama.cpp, through its C API.
+
+A text is one of llama.cpp's sequences. Sequences share the cells of a common prefix. Flash
+attention is on, because only then a token's logits don't depend on how many tokens a step has:
+drafts can't change the output. The engine checks this when it loads a model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tandem.engines.errors import LoadError
+from tandem.engines.llamacpp.settings import LlamaCppSettings
+from tandem.engines.stepping.kv_cache import (
+    BranchKV,
+    KVCache,
+    KVEntry,
+    Packed,
+    Segment,
+    Tokens,
+)
+
+SEQUENCES = 256  # llama.cpp's limit
+CACHE_FULL = 1  # a result of llama_decode
+ERROR_LEVEL = 4  # of ggml's log
+CHECK_TOKENS = 5
+log = logging.getLogger(__name__)
+_errors: list[str] = []  # of llama.cpp, since a load began
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+def _log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
+    """Keep llama.cpp's errors, which explain why a load fails, and drop the rest."""
+    if level == ERROR_LEVEL:
+        _errors.append(text.decode(errors="replace").strip())
+
+
+@dataclass(eq=False)
+class SequenceEntry(KVEntry):
+    """One of llama.cpp's sequences."""
+
+    sequence: int = -1
+
+
+class BranchSequences(BranchKV):
+    """A sequence per branch; they continue prefixes of the call's text."""
+
+    def __init__(self, cache: LlamaCppCache, source: int, leaves: Tokens) -> None:
+        self._cache = cache
+        self.sequences = [cache.copy_of(source, int(leaf)) for leaf in leaves]
+
+    def keep(self, rows: list[int]) -> None:
+        kept = [self.sequences[row] for row in rows]
+        for sequence in set(self.sequences) - set(kept):
+            self._cache.free(sequence)
+        self.sequences = kept
+
+
+class LlamaCppCache(KVCache[SequenceEntry]):
+    """The cells of llama.cpp's KV cache."""
+
+    def __init__(self, context: Any, settings: LlamaCppSettings) -> None:
+        super().__init__(settings.kv_cache_tokens, settings.kv_block_tokens)
+        self._memory = llama_cpp.llama_get_memory(context)
+        self._free = list(range(SEQUENCES))
+        self._branches: dict[SequenceEntry, BranchSequences] = {}
+
+    def trim(self, entry: SequenceEntry) -> None:
+        """Drop the cells of rejected tokens."""
+        llama_cpp.llama_memory_seq_rm(self._memory, entry.sequence, entry.length, -1)
+
+    def free(self, sequence: int) -> None:
+        llama_cpp.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self._free.append(sequence)
+
+    def copy_of(self, source: int, tokens: int) -> int:
+        """Return a new sequence that starts with `tokens` tokens of another one."""
+        sequence = self._free.pop()
+        llama_cpp.llama_memory_seq_cp(self._memory, source, sequence, 0, tokens)
+        return sequence
+
+    def drop_oldest(self) -> bool:
+        """Drop the least recently used idle text. Return whether there was one."""
+        idle = next((entry for entry in self._entries if not entry.busy), None)
+        if idle is not None:
+            self.drop(idle)
+        return idle is not None
+
+    def branch_room(self, branches: int, tokens: int) -> int:
+        return min(super().branch_room(branches, tokens), len(self._free) * tokens)
+
+    def branch_kv(self, entry: SequenceEntry, leaves: Tokens, tokens: int) -> BranchSequences:
+        entry.lent_blocks = self.blocks_for(len(leaves) * tokens)
+        self._branches[entry] = BranchSequences(self, entry.sequence, leaves)
+        return self._branches[entry]
+
+    def release(self, entry: SequenceEntry) -> None:
+        self._end_branches(entry)
+        super().release(entry)
+        if entry.length:
+            self.trim(entry)
+        else:
+            self.free(entry.sequence)
+
+    def drop(self, entry: SequenceEntry) -> None:
+        self._end_branches(entry)
+        super().drop(entry)
+        self.free(entry.sequence)
+
+    def _new_entry(
+        self,
+        source: SequenceEntry | None,
+        shared: int,
+        max_length: int,  # noqa: ARG002  (memory is allocated already)
+    ) -> SequenceEntry | None:
+        if not self._free:
+            return None
+        if source is None or not shared:
+            return SequenceEntry(sequence=self._free.pop())
+        return SequenceEntry(sequence=self.copy_of(source.sequence, shared))
+
+    def _cut(self, entry: SequenceEntry, shared: int, max_length: int) -> None:  # noqa: ARG002
+        entry.length = shared
+
+    def _end_branches(self, entry: SequenceEntry) -> None:
+        if branches := self._branches.pop(entry, None):
+            branches.keep([])
+
+
+class LlamaCppModel:
+    """A loaded GGUF file; see `StepModel`."""
+
+    def __init__(self, settings: LlamaCppSettings, file: Path) -> None:
+        """Load the file and check that results are exact. Raises LoadError."""
+        self._context: Any = None
+        self.device = torch.device("cpu")
+        _errors.clear()
+        llama_cpp.llama_log_set(_log, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+        options = llama_cpp.llama_model_default_params()
+        options.n_gpu_layers = settings.n_gpu_layers
+        # `tandem up` renders links, so resolve them to name the user's own file.
+        path = file.resolve()
+        self._model = llama_cpp.llama_model_load_from_file(os.fsencode(path), options)
+        if not self._model:
+            raise LoadError(f"llama.cpp can't load {path}: {_reason()}")
+        try:
+            self._start(settings, path)
+        except BaseException:
+            self.close()
+            raise
+
+    def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
+        tokens, batch = ids.tolist(), self._batch
+        at = rows = 0
+        for segment in segments:
+            if isinstance(segment, Segment):
+                entry: Any = segment.entry
+                self.cache.trim(entry)
+                sequences = [entry.sequence] * segment.count
+            else:
+                branches: Any = segment.own
+                sequences = branches.sequences
+            first = segment.count - segment.rows
+            positions = segment.positions.tolist()
+            for i, (sequence, position) in enumerate(zip(sequences, positions, strict=True)):
+                batch.token[at], batch.pos[at] = tokens[at], position
+                batch.n_seq_id[at], batch.seq_id[at][0] = 1, sequence
+                batch.logits[at] = i >= first
+                at += 1
+            rows += segment.rows
+        batch.n_tokens = at
+        result = llama_cpp.llama_decode(self._context, batch)
+        while result == CACHE_FULL and self.cache.drop_oldest():
+            result = llama_cpp.llama_decode(self._context, batch)
+        if result:
+            raise RuntimeError(f"llama.cpp's decode function returned {result}")
+        if not rows:
+            return torch.empty(0, self.vocab_size)
+        logits = llama_cpp.llama_get_logits(self._context)
+        # A copy, because the next step overwrites the logits.
+        return torch.from_numpy(np.ctypeslib.as_array(logits, (rows, self.vocab_size)).copy())
+
+    def close(self) -> None:
+        """Free the model's memory."""
+        if self._context:
+            llama_cpp.llama_batch_free(self._batch)
+            llama_cpp.llama_free(self._context)
+            self._context = None
+        if self._model:
+            llama_cpp.llama_model_free(self._model)
+            self._model = None
+
+    def _start(self, settings: LlamaCppSettings, path: Path) -> None:
+        model = self._model
+        for name in ("recurrent", "hybrid", "diffusion"):
+            if getattr(llama_cpp, f"llama_model_is_{name}")(model):
+                raise LoadError(f"{path} has a {name} architecture, which can't drop draft tokens")
+        if llama_cpp.llama_model_has_encoder(model):
+            raise LoadError(f"{path} has an encoder; only decoder-only models are supported")
+        longest = llama_cpp.llama_model_n_ctx_train(model)
+        if settings.max_seq_len > longest:
+            raise LoadError(
+                f"max_seq_len must be at most {longest}, the file's context length; got "
+                f"{settings.max_seq_len}"
+            )
+        options = llama_cpp.llama_context_default_params()
+        options.n_ctx = settings.kv_cache_tokens
+        options.n_batch = options.n_ubatch = settings.max_batch_tokens
+        options.n_seq_max = SEQUENCES
+        threads = settings.threads or len(os.sched_getaffinity(0))
+        options.n_threads = options.n_threads_batch = threads
+        options.kv_unified = True  # so that sequences share the cells of a prefix
+        options.swa_full = True  # so that rejected tokens can be dropped
+        options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        self._context = llama_cpp.llama_init_from_model(model, options)
+        if not self._context:
+            raise LoadError(f"llama.cpp can't run {path}: {_reason()}")
+        self._batch = llama_cpp.llama_batch_init(settings.max_batch_tokens, 0, 1)
+        vocabulary = llama_cpp.llama_model_get_vocab(model)
+        self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(vocabulary)
+        self.cache = LlamaCppCache(self._context, settings)
+        self._check(settings)
+
+    def _check(self, settings: LlamaCppSettings) -> None:
+        """Log a warning if a token's logits depend on the other tokens of a step."""
+        count = min(CHECK_TOKENS, settings.max_seq_len, settings.max_batch_tokens // 2)
+        if settings.kv_cache_tokens < 3 * count:
+            return
+        ids = np.arange(count) * 7 % self.vocab_size
+        one, all_at_once, other = (SequenceEntry(sequence=number) for number in range(3))
+        rows = []
+        for i in range(count):
+            rows.append(self.forward(ids[i : i + 1], [Segment(one, 1, 1)]))
+            one.length += 1
+        alone = torch.cat(rows)
+        if not alone.isfinite().all():
+            raise LoadError("the file's logits aren't finite; download it again")
+        together = [Segment(other, count, 0), Segment(all_at_once, count, count)]
+        mixed = self.forward(np.concatenate((ids[::-1], ids)), together)
+        if not torch.equal(alone, mixed):
+            log.warning(
+                "with this build of llama.cpp, logits depend on the number of tokens per step (by "
+                "up to %.2g), so drafts may change an output where two tokens are nearly tied",
+                float((alone - mixed).abs().max()),
+            )
+        for sequence in range(3):
+            llama_cpp.llama_memory_seq_rm(
+                llama_cpp.llama_get_memory(self._context), sequence, -1, -1
+            )
+
+
+def _reason() -> str:
+    """Return the first error that llama.cpp has logged, without the name of its function."""
+    first = _errors[0] if _errors else "it gives no reason"
+    return first.rpartition("error loading model: ")[2]

@@ -1,0 +1,58 @@
+"""The settings of a llamacpp engine, read from the model's parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.engines.errors import LoadError
+
+GGUF_FILE = "model.gguf"  # in the checkpoint's folder
+
+
+@dataclass(frozen=True)
+class LlamaCppSettings:
+    """Settings of one llamacpp engine. All lengths are in tokens.
+
+    checkpoint: folder with `model.gguf`, relative to the model's version folder.
+    threads: number of threads; 0: one per core that the process may use.
+    n_gpu_layers: number of layers on a GPU; -1: all. Needs a build of llama.cpp for the GPU.
+    max_seq_len: maximum total length of a context and its answer.
+    max_draft_len: maximum number of draft tokens that the engine verifies; 0: none.
+    kv_cache_tokens: size of the KV cache, which is allocated at load.
+    kv_block_tokens: unit in which the KV cache is counted.
+    max_batch_tokens: maximum number of tokens per forward pass; longer prompts are computed in
+        chunks.
+    draft_vocab_size: width of the draft's logits, if the same vocabulary has different padding.
+    lora_adapters: must be empty.
+    """
+
+    checkpoint: str
+    max_seq_len: int
+    kv_cache_tokens: int
+    threads: int = 0
+    n_gpu_layers: int = 0
+    max_draft_len: int = 0
+    kv_block_tokens: int = 32
+    max_batch_tokens: int = 512
+    draft_vocab_size: int | None = None
+    lora_adapters: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("max_seq_len", "kv_cache_tokens", "kv_block_tokens", "max_batch_tokens"):
+            if getattr(self, name) < 1:
+                raise LoadError(f"{name} must be at least 1; got {getattr(self, name)}")
+        for name in ("threads", "max_draft_len"):
+            if getattr(self, name) < 0:
+                raise LoadError(f"{name} must be at least 0; got {getattr(self, name)}")
+        if self.max_batch_tokens <= self.max_draft_len:
+            raise LoadError(
+                f"max_batch_tokens must be greater than max_draft_len ({self.max_draft_len}); "
+                f"got {self.max_batch_tokens}"
+            )
+        if self.kv_cache_tokens < self.kv_block_tokens:
+            raise LoadError(
+                f"kv_cache_tokens must be at least kv_block_tokens ({self.kv_block_tokens}); "
+                f"got {self.kv_cache_tokens}"
+            )
+        if self.lora_adapters:
+            raise LoadError("the llamacpp engine applies no LoRA adapters; use kind torch")

@@ -1,0 +1,85 @@
+"""The llamacpp engine: drafts never change the output, and a broken file gives its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_harness import VOCAB, branch_call, prompt
+from ggufs import write_gguf
+
+from tandem.engines.errors import LoadError
+from tandem.engines.llamacpp.settings import LlamaCppSettings
+from tandem.engines.request import SamplingParams
+
+pytest.importorskip("llama_cpp", reason="no llama_cpp: the extra 'llamacpp'")
+
+
+@pytest.fixture(scope="module")
+def engine(make_llamacpp):
+    return make_llamacpp()
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(top_k=1), SamplingParams(seed=5)])
+def test_logits_have_the_same_bits_with_and_without_drafts(engine, sampling):
+    ids = prompt(1, 30)
+    plain = engine.call(ids, 9, sampling=sampling, return_generation_logits=True)
+    drafted = engine.call(
+        ids, 9, drafts=plain.tokens[:8], sampling=sampling, return_generation_logits=True
+    )
+    assert drafted.tokens == plain.tokens
+    assert np.array_equal(drafted.last.generation_logits, plain.last.generation_logits)
+
+
+def test_branches_equal_plain_drafts_after_their_outcomes(engine):
+    ids = prompt(2, 20)
+    found = engine.call(ids, **branch_call([5, 6], 2, 4)).last.branches
+    assert len(found.lengths) == 6
+    for (accepted, token), row in zip(found.outcomes.tolist(), found.ids.tolist(), strict=True):
+        assert row == engine.tokens([*ids, *[5, 6][:accepted], token], 4)
+
+
+def test_more_calls_than_fit_into_the_cache_wait_and_all_finish(make_llamacpp):
+    small = make_llamacpp(kv_cache_tokens=256)
+    prompts = [prompt(seed, 60) for seed in range(20)]
+    calls = [small.start(ids, 20) for ids in prompts]
+    outputs = [call.wait() for call in calls]
+    assert [len(outcome.tokens) for outcome in outputs] == [20] * 20
+    assert {outcome.error for outcome in outputs} == {None}
+
+
+def start(folder, **settings):
+    from tandem.engines.llamacpp.engine import LlamaCppEngine
+
+    sizes = {"max_seq_len": 64, "kv_cache_tokens": 256} | settings
+    return LlamaCppEngine(LlamaCppSettings(str(folder), **sizes), Path())
+
+
+def test_a_file_that_cannot_be_loaded_is_rejected_with_llamacpps_reason(tmp_path):
+    write_gguf(tmp_path / "model.gguf", vocab=VOCAB, architecture="nonesuch")
+    with pytest.raises(LoadError, match="unknown model architecture: 'nonesuch'"):
+        start(tmp_path)
+    write_gguf(tmp_path / "model.gguf", vocab=VOCAB, omit="blk.1.ffn_up")
+    with pytest.raises(LoadError, match=r"blk.1.ffn_up"):
+        start(tmp_path)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(64))
+    with pytest.raises(LoadError, match="can't load"):
+        start(tmp_path)
+
+
+def test_a_context_longer_than_the_models_is_rejected(gguf_folder):
+    with pytest.raises(LoadError, match="max_seq_len must be at most 512"):
+        start(gguf_folder, max_seq_len=513, kv_cache_tokens=1024)
+
+
+def test_lora_adapters_are_rejected():
+    with pytest.raises(LoadError, match="no LoRA adapters; use kind torch"):
+        LlamaCppSettings("x", max_seq_len=9, kv_cache_tokens=99, lora_adapters=("a",))
+
+
+def test_a_closed_engine_frees_its_model(gguf_folder):
+    engine = start(gguf_folder)
+    [model] = engine._loaded
+    engine.close()
+    assert (model._model, model._context) == (None, None)

@@ -1,0 +1,91 @@
+"""The section of a GGUF file on the llamacpp engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from tandem.contract.capabilities import Capabilities
+from tandem.engines import capabilities
+from tandem.engines.llamacpp.settings import GGUF_FILE, LlamaCppSettings
+from tandem.engines.torch.kv_size import kv_bytes_per_token
+from tandem.tools.profiles.checkpoint import Checkpoint, read_checkpoint_config
+from tandem.tools.profiles.engines.base import (
+    EnginePlan,
+    Folder,
+    ProfileError,
+    copied_settings,
+)
+from tandem.tools.profiles.engines.checkpoint_section import SEQUENCES_CACHED, CheckpointSection
+
+CHECKPOINT = "checkpoint"  # folder next to model.py
+KV_BYTES = 2**28  # default size of the KV cache, unless one whole sequence needs more
+
+
+class LlamaCppDraft(CheckpointSection):
+    """A llamacpp engine, which runs a GGUF file on llama.cpp."""
+
+    default_max_seq_len = 4096
+
+    kind: Literal["llamacpp"]
+    checkpoint: Folder
+    """Folder with `model.gguf`, `config.json` and the tokenizer. `tandem up --target FILE.gguf`
+    makes one in `~/.cache/tandem/gguf`."""
+    threads: NonNegativeInt = LlamaCppSettings.threads
+    """Number of threads; 0: one per core."""
+    n_gpu_layers: Annotated[int, Field(ge=-1)] = LlamaCppSettings.n_gpu_layers
+    """Number of layers on a GPU; -1: all. Needs a build of llama-cpp-python for the GPU."""
+    max_seq_len: PositiveInt | None = None
+    """Tokens of prompt, output and longest draft together (default: the model's maximum, up to
+    4096)."""
+    kv_cache_tokens: PositiveInt | None = None
+    """Tokens in the KV cache (default: 16 whole sequences or 256 MiB, at least one sequence)."""
+    kv_block_tokens: PositiveInt = LlamaCppSettings.kv_block_tokens
+    """Unit in which the KV cache is counted, in tokens."""
+    max_batch_tokens: PositiveInt = LlamaCppSettings.max_batch_tokens
+    """Tokens in one forward pass."""
+
+    @property
+    def devices(self) -> frozenset[str]:
+        return frozenset({"cuda:0"} if self.n_gpu_layers else {"cpu"})
+
+    def capabilities_of(self, settings: LlamaCppSettings) -> Capabilities:  # noqa: ARG002
+        return capabilities.LLAMACPP
+
+    def default_kv_cache(self, max_seq_len: int) -> int:
+        config = read_checkpoint_config(self.checkpoint)
+        affordable = KV_BYTES // max(kv_bytes_per_token(config.get, item_bytes=2), 1)  # float16
+        return max(max_seq_len, min(SEQUENCES_CACHED * max_seq_len, affordable))
+
+    def plan(self) -> EnginePlan:
+        planned = super().plan()
+        return replace(planned, files={CHECKPOINT: [self.checkpoint / GGUF_FILE], **planned.files})
+
+    def check_weights(self) -> None:
+        if not (self.checkpoint / GGUF_FILE).is_file():
+            raise ProfileError(("checkpoint",), f"{self.checkpoint} has no {GGUF_FILE}")
+
+    def settings(self, _: Checkpoint, /, **decided: Any) -> LlamaCppSettings:
+        max_seq_len: int = decided["max_seq_len"]
+        longest_draft = getattr(self, "max_draft_len", 0)  # only a target has it
+        if longest_draft >= max_seq_len - 1:
+            raise ProfileError(
+                ("max_draft_len",),
+                f"must be less than max_seq_len {max_seq_len}; got {longest_draft}",
+            )
+        if decided["lora_adapters"]:
+            for name, folder in (self.lora_adapters or {}).items():
+                raise ProfileError(
+                    ("lora_adapters", name),
+                    f"llamacpp applies no LoRA adapters; got {folder}; use kind torch",
+                )
+        return copied_settings(self, LlamaCppSettings, checkpoint=CHECKPOINT, **decided)
+
+
+class LlamaCppTarget(LlamaCppDraft):
+    """A llamacpp engine that verifies drafts."""
+
+    max_draft_len: NonNegativeInt = 16
+    """Target only: maximum draft tokens per verification."""
