@@ -49,9 +49,11 @@ def client(server: TritonServer, checkpoint: Path) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="session")
 def transformers_model(checkpoint: Path):
-    """The tokenizer and model of the same checkpoint, loaded with transformers."""
+    """The tokenizer, and the dequantized model, loaded with transformers."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        GGUF.parent, gguf_file=GGUF.name, dtype=torch.float32
+    ).eval()
     return AutoTokenizer.from_pretrained(checkpoint), model
