@@ -90,9 +90,9 @@ class LlamaCppCache(KVCache[SequenceEntry]):
         llama_cpp.llama_memory_seq_cp(self._memory, source, sequence, 0, tokens)
         return sequence
 
-    def drop_oldest(self) -> bool:
-        """Drop the least recently used idle text. Return whether there was one."""
-        idle = next((entry for entry in self._entries if not entry.busy), None)
+    def drop_oldest(self, keep: SequenceEntry | None = None) -> bool:
+        """Drop the least recently used idle text except `keep`. Return whether there was one."""
+        idle = next((e for e in self._entries if not e.busy and e is not keep), None)
         if idle is not None:
             self.drop(idle)
         return idle is not None
@@ -124,7 +124,7 @@ class LlamaCppCache(KVCache[SequenceEntry]):
         shared: int,
         max_length: int,  # noqa: ARG002  (memory is allocated already)
     ) -> SequenceEntry | None:
-        if not self._free:
+        if not self._free and not self.drop_oldest(keep=source):
             return None
         if source is None or not shared:
             return SequenceEntry(sequence=self._free.pop())

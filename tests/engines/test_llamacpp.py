@@ -49,6 +49,14 @@ def test_more_calls_than_fit_into_the_cache_wait_and_all_finish(make_llamacpp):
     assert {outcome.error for outcome in outputs} == {None}
 
 
+def test_a_new_text_replaces_the_oldest_if_llamacpp_has_no_sequence_left(
+    make_llamacpp, monkeypatch
+):
+    monkeypatch.setattr("tandem.engines.llamacpp.model.SEQUENCES", 4)
+    engine = make_llamacpp(kv_cache_tokens=4096)
+    assert [len(engine.tokens([first, 9], 2)) for first in range(10, 20)] == [2] * 10
+
+
 def start(folder, **settings):
     from tandem.engines.llamacpp.engine import LlamaCppEngine
 
