@@ -23,7 +23,7 @@ CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 CLIENTS := .venv/clients
 VLLM := .venv/vllm
 
-.PHONY: demo chat test test-heavy test-chat test-clients test-vllm soak lint docs check configs pictures clean
+.PHONY: demo chat test test-heavy test-chat test-llamacpp test-clients test-vllm soak lint docs check configs pictures clean
 
 demo: .venv/installed
 	$(BIN)/tandem bench --limit 4 --max-tokens 96 --repetitions 3 --streamed 0
@@ -41,8 +41,12 @@ test-heavy: .venv/installed-dev
 	$(BIN)/python -m pytest -m heavy
 
 # Test the chat model on a live server.
-test-chat: .venv/installed-dev .venv/installed-llamacpp $(CHAT_MODEL)
+test-chat: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python -m pytest -n 0 tests/chat
+
+# Test the llama.cpp engine. It is compiled first, unless pip has a wheel.
+test-llamacpp: .venv/installed-dev .venv/installed-llamacpp
+	$(BIN)/python -m pytest tests/engines/test_llamacpp.py tests/engines/test_conformance.py tests/tools/test_gguf.py
 
 # Test third-party clients, unmodified, from a separate environment (1.2 GB), with a live server.
 test-clients: .venv/installed-dev $(CLIENTS)/installed

@@ -1,8 +1,10 @@
 """A model and its KV cache in llama.cpp, through its C API.
 
-A text is one of llama.cpp's sequences. Sequences share the cells of a common prefix. Flash
-attention is on, because only then a token's logits don't depend on how many tokens a step has:
-drafts can't change the output. The engine checks this when it loads a model.
+A text is one of llama.cpp's sequences. Sequences share the cells of a common prefix. A token's
+logits don't depend on the other tokens of a step, so drafts can't change the output. This needs
+flash attention, and keys and values of different types: with equal types, llama.cpp's CPU backend
+splits a single token's attention among its threads, and computes 64 tokens or more in tiles, and
+each way adds in another order (ggml_compute_forward_flash_attn_ext_f16 in ggml-cpu/ops.cpp).
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ SEQUENCES = 256  # llama.cpp's limit
 CACHE_FULL = 1  # a result of llama_decode
 ERROR_LEVEL = 4  # of ggml's log
 CHECK_TOKENS = 5
+BF16 = 30  # ggml_type; the bindings lack its name
 log = logging.getLogger(__name__)
 _errors: list[str] = []  # of llama.cpp, since a load began
 
@@ -224,6 +227,7 @@ class LlamaCppModel:
         options.kv_unified = True  # so that sequences share the cells of a prefix
         options.swa_full = True  # so that rejected tokens can be dropped
         options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        options.type_k, options.type_v = llama_cpp.GGML_TYPE_F16, BF16
         self._context = llama_cpp.llama_init_from_model(model, options)
         if not self._context:
             raise LoadError(f"llama.cpp can't run {path}: {_reason()}")

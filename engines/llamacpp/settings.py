@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tandem.engines.errors import LoadError
 
 GGUF_FILE = "model.gguf"  # in the checkpoint's folder
+KV_ITEM_BYTES = 2  # of a number in the KV cache: float16 keys, bfloat16 values
 
 
 @dataclass(frozen=True)

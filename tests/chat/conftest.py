@@ -1,4 +1,7 @@
-"""A live server with a real chat model, SmolLM2-135M-Instruct, as `make chat` serves it."""
+"""A live server with a real chat model, SmolLM2-135M-Instruct.
+
+PyTorch serves it, because its greedy output equals transformers'. llama.cpp rounds activations.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +27,9 @@ def checkpoint() -> Path:
     """The folder of the model's checkpoint."""
     if not GGUF.is_file():
         pytest.skip("SmolLM2 is not here (93 MB): make test-chat fetches it")
-    return find_model(str(GGUF)).checkpoint()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tandem.tools.models.gguf.has_llamacpp", lambda: False)
+        return find_model(str(GGUF)).checkpoint()
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import yaml
 from http_server import http_server, send
 from paths import ROOT
 
-from tandem.bls.metrics import names as metric_names
+from tandem.bls.metrics import METRICS, WATCHER
 from tandem.guides.library import REQUIREMENT
 from tandem.tools.cli import main
 from tandem.tools.commands.gateway import add_options as add_gateway_options
@@ -256,7 +256,7 @@ def test_rendering_reads_checkpoints_from_a_build_context():
 
 def test_every_alert_is_a_query_of_existing_metrics():
     rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())
-    served = {"up", *metric_names.METRICS, *metric_names.WATCHER}
+    served = {"up", *METRICS, *WATCHER}
     for rule in rules["groups"][0]["rules"]:
         promql.parse(rule["expr"])
         assert {*re.findall(r"\b(?:tandem_\w+|up)\b", rule["expr"])} <= served, rule["alert"]

@@ -32,6 +32,18 @@ def test_logits_have_the_same_bits_with_and_without_drafts(engine, sampling):
     assert np.array_equal(drafted.last.generation_logits, plain.last.generation_logits)
 
 
+def test_logits_do_not_depend_on_drafts_threads_or_other_texts_in_a_long_context(make_llamacpp):
+    sizes = {"max_seq_len": 512, "kv_cache_tokens": 4096}
+    ids, wanted = prompt(3, 400), {"return_generation_logits": True}
+    alone = make_llamacpp(threads=1, **sizes).call(ids, 9, **wanted)
+    shared = make_llamacpp(threads=2, **sizes)
+    shared.call(prompt(4, 300), 5)
+    plain = shared.call(ids, 9, **wanted)
+    drafted = shared.call(ids, 9, drafts=alone.tokens[:8], **wanted)
+    for result in (plain, drafted):
+        assert np.array_equal(result.last.generation_logits, alone.last.generation_logits)
+
+
 def test_branches_equal_plain_drafts_after_their_outcomes(engine):
     ids = prompt(2, 20)
     found = engine.call(ids, **branch_call([5, 6], 2, 4)).last.branches

@@ -186,7 +186,7 @@ def test_the_error_names_a_wrong_repository_or_a_busy_port(models, tmp_path):
         text = rejection(models, ports=Ports(0, port, 0))
     assert text == (
         f"can't listen on 127.0.0.1:{port} (grpc): Address already in use; "
-        "use --grpc-port 0, or another --address"
+        "use --grpc-port 0, or another --base-port or --address"
     )
     (models / "echo" / "config.pbtxt").write_text("nonsense")
     assert "'echo'" in rejection(models)

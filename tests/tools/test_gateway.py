@@ -53,7 +53,7 @@ def test_up_rejects_a_port_in_use_before_it_starts_the_server(capsys):
         arguments = ["up", "--profile", "emulated-zero", "--gateway-port", str(number)]
         assert main(arguments) == 1
     printed = capsys.readouterr().err
-    assert "use another --gateway-port" in printed
+    assert "use --gateway-port 0, or another --base-port" in printed
     assert "starting Triton" not in printed
 
 

@@ -94,8 +94,8 @@ def test_a_repeated_key_is_rejected_with_its_line(folder):
 
 def test_the_error_for_an_unknown_kind_lists_the_known_kinds(folder):
     assert rejection(folder, profile(engines=engines(kind="pytorch"))) == (
-        "profile.yaml:4: engines.target.kind: must be one of torch, emulated, "
-        "tensorrtllm, llmapi, vllm, remote; got 'pytorch'"
+        "profile.yaml:4: engines.target.kind: must be one of torch, llamacpp, "
+        "emulated, tensorrtllm, llmapi, vllm, remote; got 'pytorch'"
     )
 
 

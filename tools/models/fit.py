@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from tandem.engines.llamacpp.settings import GGUF_FILE
+from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES
 from tandem.engines.torch.kv_size import GROWTH, kv_bytes_per_token
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import gigabytes, item_bytes
@@ -18,7 +18,6 @@ from tandem.tools.profiles.machine import free_gpu_memory, free_memory
 
 ENGINE_BYTES = 500_000_000  # used by a process with PyTorch before it loads a model
 FLOAT32 = 4
-FLOAT16 = 2
 Role = Literal["target", "draft"]
 ROLES: tuple[Role, ...] = ("target", "draft")
 
@@ -79,7 +78,9 @@ def estimate_needs(
         plan: EnginePlan = getattr(deployment, role)
         if isinstance(section, LlamaCppDraft):  # weights stay as they are in the file
             file = section.checkpoint / GGUF_FILE
-            cached = kv_bytes_per_token(read_checkpoint_config(section.checkpoint).get, FLOAT16)
+            cached = kv_bytes_per_token(
+                read_checkpoint_config(section.checkpoint).get, KV_ITEM_BYTES
+            )
             weights = file.stat().st_size
             needs[role] = Need(weights, cached, plan.kv_cache_tokens, plan.max_seq_len)
             continue

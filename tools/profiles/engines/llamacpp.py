@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tandem.contract.capabilities import Capabilities
 from tandem.engines import capabilities
-from tandem.engines.llamacpp.settings import GGUF_FILE, LlamaCppSettings
+from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES, LlamaCppSettings
 from tandem.engines.torch.kv_size import kv_bytes_per_token
 from tandem.tools.profiles.checkpoint import Checkpoint, read_checkpoint_config
 from tandem.tools.profiles.engines.base import (
@@ -56,7 +56,7 @@ class LlamaCppDraft(CheckpointSection):
 
     def default_kv_cache(self, max_seq_len: int) -> int:
         config = read_checkpoint_config(self.checkpoint)
-        affordable = KV_BYTES // max(kv_bytes_per_token(config.get, item_bytes=2), 1)  # float16
+        affordable = KV_BYTES // max(kv_bytes_per_token(config.get, KV_ITEM_BYTES), 1)
         return max(max_seq_len, min(SEQUENCES_CACHED * max_seq_len, affordable))
 
     def plan(self) -> EnginePlan:
