@@ -1,10 +1,10 @@
 # Two images for one profile: NVIDIA's Triton with the profile's model repository, and the gateway with
 # the target's tokenizer.
 #
-#   docker build --build-arg PROFILE=profiles/embedded.yaml --tag tandem:0.1.0 .
+#   docker build --build-arg PROFILE=tandem/profiles/embedded.yaml --tag tandem:0.1.0 .
 #   docker run --gpus all --shm-size 1g --publish 127.0.0.1:8000-8002:8000-8002 tandem:0.1.0
 #
-#   docker build --build-arg PROFILE=profiles/embedded.yaml --target gateway \
+#   docker build --build-arg PROFILE=tandem/profiles/embedded.yaml --target gateway \
 #       --tag tandem-gateway:0.1.0 .
 #   docker run --publish 127.0.0.1:8080:8080 tandem-gateway:0.1.0 --url triton.example:8001
 
@@ -19,7 +19,7 @@ FROM python:3.12-slim-bookworm AS render
 WORKDIR /tandem
 COPY . .
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --editable '.[gateway]'
-ARG PROFILE=profiles/embedded.yaml
+ARG PROFILE=tandem/profiles/embedded.yaml
 RUN --mount=type=bind,from=models,target=/models \
     /venv/bin/tandem render --profile "${PROFILE}" --output /repository
 # llguidance compiles guides. It is installed next to the loop's model.py, where no other model imports

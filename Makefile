@@ -6,7 +6,7 @@
 #                the gigabytes of CUDA, for machines without a GPU
 #   LLAMA_INDEX  an additional package index with wheels of llama-cpp-python, such as
 #                https://abetlen.github.io/llama-cpp-python/whl/cpu; without one, pip compiles it
-#   VLLM_VERSION the vLLM of `make test-vllm`: one of TESTED in engines/vllm/hooks.py
+#   VLLM_VERSION the vLLM of `make test-vllm`: one of TESTED in tandem/engines/vllm/hooks.py
 #   CHAT_OPTIONS additional options of `tandem up` for `make chat`
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -81,7 +81,7 @@ check: lint test
 
 # Rewrite model_repository/*/config.pbtxt after a change to the embedded profile or a contract.
 configs: .venv/installed
-	$(BIN)/tandem render --profile profiles/embedded.yaml --output $(CONFIGS)
+	$(BIN)/tandem render --profile tandem/profiles/embedded.yaml --output $(CONFIGS)
 	cd $(CONFIGS) && for model in */; do \
 		cp $$model/config.pbtxt $(CURDIR)/model_repository/$$model/config.pbtxt; done
 
@@ -93,7 +93,7 @@ pictures: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python docs/screenshot.py $(CHAT_MODEL)
 
 clean:
-	rm -rf .venv build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Install PyTorch first, so that no dependency selects another build.
 .venv/installed: pyproject.toml

@@ -1,7 +1,7 @@
 """Compare the overhead of Tandem's loop per round with loops that only call the engines.
 
     python -m benchmarks.orchestration
-    python -m benchmarks.orchestration --profile profiles/emulated-70b-1b.yaml --rounds 40
+    python -m benchmarks.orchestration --profile tandem/profiles/emulated-70b-1b.yaml --rounds 40
 
 All loops run in one server with emulated engines, and alternate. The overhead of a round is its
 duration minus the time that the engines report. The second table breaks down the calls of the bare

@@ -22,7 +22,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security.md",
-    "demo/README.md": "project/demo-models.md",
+    "tandem/demo/README.md": "project/demo-models.md",
 }
 LINK = re.compile(
     r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?\)"

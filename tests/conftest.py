@@ -78,11 +78,11 @@ def embedded_profile(tmp_path_factory):
     `make test-vllm` uses the profile vllm-cpu with the demo pair.
     """
     name = "vllm-cpu" if os.environ.get("TANDEM_TEST_ENGINES") == "vllm" else "embedded"
-    folder, demo = tmp_path_factory.mktemp("deployment"), ROOT / "demo"
+    folder, demo = tmp_path_factory.mktemp("deployment"), ROOT / "tandem" / "demo"
     if name == "embedded":
         write_pair(folder, demo / "tokenizer")
         demo = folder
-    text = (ROOT / "profiles" / f"{name}.yaml").read_text()
+    text = (ROOT / "tandem" / "profiles" / f"{name}.yaml").read_text()
     profile = folder / f"{name}.yaml"
     # By default, drafts in tests must not depend on measured times.
     changes = {

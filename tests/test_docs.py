@@ -25,7 +25,7 @@ DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "benchmarks" / "logbook").glob("*.md")),
-    ROOT / "demo" / "README.md",
+    ROOT / "tandem" / "demo" / "README.md",
 ]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 PLACE = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
@@ -203,8 +203,10 @@ def test_files_and_names_in_the_docs_exist(document):
     files = [name for name in quoted(document) if FILE.fullmatch(name)]
     assert files
     for name in files:
-        assert any(next(ROOT.glob(f"{near}{name}"), None) for near in ("", "*/", "*/*/")), name
-    folders = [path.resolve() for path in (ROOT / "src" / "tandem").iterdir() if path.is_dir()]
+        assert any(
+            next(ROOT.glob(f"{near}{name}"), None) for near in ("", "*/", "*/*/", "*/*/*/")
+        ), name
+    folders = [path.resolve() for path in (ROOT / "tandem").iterdir() if path.is_dir()]
     sources = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     words = set(re.findall(r"\w+", sources)) | set(dir(builtins))
     names = [name for name in quoted(document) if IDENTIFIER.fullmatch(name)]

@@ -60,7 +60,8 @@ TOOLS = (
     "commands",
     "cli",
 )
-TOP = {path.name for path in (ROOT / "src" / "tandem").iterdir() if path.is_dir()}
+TOP = {path.name for path in (ROOT / "tandem").iterdir() if path.is_dir()} - {"__pycache__"}
+PACKAGES = [f"tandem/{name}" for name in sorted(TOP)]
 
 
 def sources(*folders):
@@ -73,7 +74,9 @@ def sources(*folders):
     )
 
 
-MODULES = sources(*{room.partition(".")[0] for room in ARROWS})
+MODULES = sources(
+    *(f"tandem/{name}" if name in TOP else name for name in {r.partition(".")[0] for r in ARROWS})
+)
 
 
 def room(module):
@@ -134,8 +137,8 @@ def test_commands_do_not_import_each_other():
 
 def test_our_packages_are_imported_from_tandem():
     """In the root of a checkout, imports without `tandem.` would load a second copy."""
-    bare = "|".join([*TOP, "src"])
-    for path in sources(*TOP, "tests", "benchmarks", "deploy", "src"):
+    bare = "|".join(TOP)
+    for path in sources(*PACKAGES, "tests", "benchmarks", "deploy"):
         found = re.findall(
             rf"^ *(?:from|import) (?:{bare})\b.*", (ROOT / path).read_text(), re.MULTILINE
         )
@@ -145,7 +148,7 @@ def test_our_packages_are_imported_from_tandem():
 def test_class_names_are_unique():
     """TritonPythonModel is an exception, because Triton requires it in each model."""
     homes = {}
-    for path in sources(*TOP, "benchmarks", "deploy", "examples", "docs", "model_repository"):
+    for path in sources(*PACKAGES, "benchmarks", "deploy", "examples", "docs"):
         for name in re.findall(r"^ *class (\w+)[(:]", (ROOT / path).read_text(), re.MULTILINE):
             if name != "TritonPythonModel":
                 homes.setdefault(name, []).append(path)

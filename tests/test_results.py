@@ -47,7 +47,7 @@ def test_the_readme_shows_the_numbers_of_the_results(results):
 
 
 def test_the_picture_of_the_page_shows_its_words():
-    page = ROOT / "gateway" / "page"
+    page = ROOT / "tandem" / "gateway" / "page"
     scripts = "".join((page / f"{name}.js").read_text() for name in ("page", "panel"))
     words = re.sub(r"<[^>]*>", "", (page / "index.html").read_text()) + scripts
     known = " ".join(words.split())

@@ -23,7 +23,7 @@ class RequestGuides:
     """Compiles the guides of requests. Thread-safe.
 
     Rejects all guides if the profile's `max_guide_bytes` is 0, if this Python lacks the library
-    (see `guides/library.py`), or if the library can't read the tokenizer.
+    (see `tandem/guides/library.py`), or if the library can't read the tokenizer.
 
     folder: folder of the Triton model. count_rejected: called with the unsupported keyword of each
     guide that can't be compiled.

@@ -41,7 +41,7 @@ def pair(tmp_path_factory) -> Path:
     """The demo pair, with a chat template that renders only the content of messages."""
     folder = tmp_path_factory.mktemp("pair")
     for model in ("target", "draft"):
-        shutil.copytree(ROOT / "demo" / model, folder / model)
+        shutil.copytree(ROOT / "tandem" / "demo" / model, folder / model)
         (folder / model / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     return folder
 

@@ -76,7 +76,7 @@ def likelihood(theirs, context, text):
 @pytest.fixture(scope="module")
 def data(theirs, tmp_path_factory):
     """A folder with the data of both tasks. The last expected completion is wrong on purpose."""
-    lines = (ROOT / "demo" / "prompts.jsonl").read_text().splitlines()[:6]
+    lines = (ROOT / "tandem" / "demo" / "prompts.jsonl").read_text().splitlines()[:6]
     prompts = [json.loads(line)["prompt"] for line in lines]
     answers = [continuation(theirs, prompt) for prompt in prompts]
     folder = tmp_path_factory.mktemp("data")

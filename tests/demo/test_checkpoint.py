@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-DEMO = Path(__file__).parents[2] / "demo"
+DEMO = Path(__file__).parents[2] / "tandem" / "demo"
 MODELS = ("target", "draft")
 SOURCE = 'def f(x):\n    """Säge 木."""\n    if x:\n\n        return [1, 22]  # done\n'
 

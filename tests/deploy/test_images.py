@@ -250,7 +250,7 @@ def test_rendering_reads_checkpoints_from_a_build_context():
     for service in services.values():
         assert service["build"]["additional_contexts"][0].startswith("models=${CONFIGS:?")
     assert services["server"]["volumes"] == ["${MODELS:-/models}:/models:ro"]
-    profile = yaml.safe_load((ROOT / "profiles" / "qwen2.5-7b-vllm.yaml").read_text())
+    profile = yaml.safe_load((ROOT / "tandem" / "profiles" / "qwen2.5-7b-vllm.yaml").read_text())
     assert all(e["checkpoint"].startswith("/models/") for e in profile["engines"].values())
 
 

@@ -497,7 +497,7 @@ def test_the_content_security_policy_allows_only_the_gateway(page):
 
 
 def test_libraries_of_the_page_come_with_their_licenses():
-    vendor = ROOT / "gateway" / "page" / "vendor"
+    vendor = ROOT / "tandem" / "gateway" / "page" / "vendor"
     assert {path.stem for path in vendor.glob("*.js")} == {
         path.stem for path in vendor.glob("*.LICENSE")
     }

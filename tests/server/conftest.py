@@ -24,7 +24,7 @@ from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
 
-EMULATED_ZERO = ROOT / "profiles" / "emulated-zero.yaml"
+EMULATED_ZERO = ROOT / "tandem" / "profiles" / "emulated-zero.yaml"
 MAX_POOL_TOKENS = 10_000
 CHAT_TEMPLATE = (
     "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}"

@@ -50,7 +50,7 @@ def here(server, embedded, gateway_url, tmp_path, monkeypatch):
         "127.0.0.1:8001": server.grpc_url,
         "http://127.0.0.1:8080": gateway_url,
         "triton.example:8001": server.grpc_url,
-        "profiles/": f"{ROOT}/profiles/",
+        "tandem/profiles/": f"{ROOT}/profiles/",
         "path/to/target": str(embedded.tokenizer.folder),
         "tandem gateway": "tandem gateway --port 0",
         "tandem generate": f"tandem generate --url {server.grpc_url}",

@@ -18,7 +18,7 @@ from tandem.tools.triton.server import Ports
 
 PROMPTS = prompts_of(8)
 LONG = 120
-TOKENIZER = str(ROOT / "demo" / "tokenizer")
+TOKENIZER = str(ROOT / "tandem" / "demo" / "tokenizer")
 STEP_MS = {"target": 5.0, "draft": 0.5}
 CALLS = "tandem_engine_remote_calls_total"
 TIMEOUTS = {"target": 4.0, "draft": 1.0, "drafter_pause": 0.3}

@@ -3,6 +3,6 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PROFILES = ROOT / "profiles"
-TOKENIZER = ROOT / "demo" / "tokenizer"
+PROFILES = ROOT / "tandem" / "profiles"
+TOKENIZER = ROOT / "tandem" / "demo" / "tokenizer"
 TEMPLATES = ROOT / "tests" / "data" / "chat_templates"

@@ -94,7 +94,7 @@ def rows() -> list[PublishedPair]:
         pair = name.removeprefix("llama-3.1-").partition("/")[0].replace("+", "-")
         kinds = ["", "-two-state"] if facts["hard_alpha"] is not None else [""]
         for kind in kinds:
-            profile = ROOT / "profiles" / f"emulated-{pair}{kind}.yaml"
+            profile = ROOT / "tandem" / "profiles" / f"emulated-{pair}{kind}.yaml"
             found.append(
                 PublishedPair(name, profile, facts["published_tok_s"], facts["baseline_tok_s"])
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from checkpoints import write_empty, write_tokenizer
 from google.protobuf import text_format
-from paths import ROOT
+from paths import PROFILES, ROOT, TOKENIZER
 from profile_files import load, profile
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -278,7 +278,7 @@ def test_rendering_with_links_copies_no_weights_and_no_packages(planned, tmp_pat
     version = tmp_path / "linked" / "large" / "1"
     weights = version / "checkpoint" / "model.safetensors"
     assert weights.resolve() == tmp_path / "target" / "model.safetensors"
-    assert (version / "tandem" / "engines").resolve() == ROOT / "engines"
+    assert (version / "tandem" / "engines").resolve() == ROOT / "tandem" / "engines"
 
 
 def test_pickled_weights_are_not_used(planned, tmp_path):
@@ -288,12 +288,10 @@ def test_pickled_weights_are_not_used(planned, tmp_path):
     assert [p.name for p in taken if p.suffix != ".json"] == ["model.safetensors"]
 
 
-@pytest.mark.skipif(
-    not (ROOT / "demo" / "target" / "config.json").is_file(), reason="the demo pair is not there"
-)
+@pytest.mark.skipif(not (TOKENIZER.parent / "target").is_dir(), reason="the demo pair is not there")
 def test_the_committed_repository_is_the_rendered_embedded_profile(tmp_path):
     """If this test fails, run `make configs`."""
-    repository.render(deployment.load(ROOT / "profiles" / "embedded.yaml"), tmp_path / "fresh")
+    repository.render(deployment.load(PROFILES / "embedded.yaml"), tmp_path / "fresh")
     committed = ROOT / "model_repository"
     names = sorted(path.name for path in committed.iterdir())
     assert names == sorted(path.name for path in (tmp_path / "fresh").iterdir() if path.is_dir())

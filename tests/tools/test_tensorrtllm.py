@@ -140,7 +140,7 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_tp_size(changed, models):
 
 
 def test_a_shipped_profile_names_the_missing_checkpoint_files():
-    path = Path(__file__).parents[2] / "profiles" / "llama-3.1-70b.yaml"
+    path = Path(__file__).parents[2] / "tandem" / "profiles" / "llama-3.1-70b.yaml"
     place = "engines.target.checkpoint: no folder /models/Llama-3.1-70B-Instruct"
     needed = (
         "; create it with the checkpoint's config.json, generation_config.json and tokenizer*.json"

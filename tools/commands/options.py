@@ -17,7 +17,7 @@ from tandem.bls.settings import AUTO
 from tandem.tools.errors import TandemError, suggestion
 
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
-PROFILES = (Path(tandem.__file__).parent / "profiles").resolve()  # a link in a checkout
+PROFILES = Path(tandem.__file__).parent / "profiles"
 EMBEDDED = PROFILES / "embedded.yaml"
 DEMO = PROFILES.parent / "demo"
 PROMPTS = DEMO / "prompts.jsonl"

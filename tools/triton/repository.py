@@ -25,7 +25,7 @@ from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deploym
 from tandem.tools.profiles.engines.base import EngineFacts, EnginePlan
 from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
 
-PACKAGE = Path(tandem.__file__).parent  # its packages are links in a checkout
+PACKAGE = Path(tandem.__file__).parent  # some of its packages are links in a checkout
 MARKER = ".rendered-by-tandem"
 README = "README.md"
 ESCAPED_JSON = re.compile(

@@ -56,7 +56,7 @@ def new_model(role: Role, seed: int = 0) -> Any:
 
 
 def save_checkpoint(model: Any, role: Role) -> Path:
-    """Write the weights (bfloat16), configs and tokenizer to `demo/<role>/`."""
+    """Write the weights (bfloat16), configs and tokenizer to `tandem/demo/<role>/`."""
     folder = DEMO / role
     ship = new_model(role).to(torch.bfloat16)
     ship.load_state_dict(model.state_dict())

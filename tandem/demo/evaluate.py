@@ -1,4 +1,4 @@
-"""Measure the demo pair: `python -m demo.evaluate [quality|speed|generate]`.
+"""Measure the demo pair: `python -m tandem.demo.evaluate [quality|speed|generate]`.
 
 `speed` and `generate` time single tokens, so run them on an otherwise idle machine.
 """

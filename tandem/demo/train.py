@@ -1,4 +1,4 @@
-"""Train the target: `python -m demo.train --steps N`. Resumes from `demo/.train/target.pt`."""
+"""Train the target: `python -m tandem.demo.train --steps N`. Resumes from `.train/target.pt`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the processes that test guides (`guides/worker_process.py`), and sends them guides."""
+"""Starts the processes that test guides (`worker_process.py`), and sends them guides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write `prompts.jsonl`: `python -m demo.prompts`. Eight examples, held-out code, and edits."""
+"""Write `prompts.jsonl`: `python -m tandem.demo.prompts`. Examples, held-out code, edits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distill the draft from the shipped target: `python -m demo.distil`. Resumes from its checkpoint.
+"""Distill the draft from the shipped target: `python -m tandem.demo.distil`. Resumes there.
 
 The draft learns the target's distribution on the corpus and on text that the target generates. In
 use, the draft only sees contexts that the target generated, which differ from the corpus.
