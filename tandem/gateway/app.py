@@ -83,6 +83,8 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Tri
         endpoints=frozenset(route.path for route in routes),
         max_body_bytes=settings.max_body_bytes,
         key=settings.api_key,
+        allowed_origins=settings.allowed_origins,
+        allowed_hosts=settings.allowed_hosts,
         is_stopping=lambda: serving.triton.stopped,
     )
     if settings.allowed_origins:

@@ -19,6 +19,7 @@ GatewayCode: TypeAlias = Literal[
     "chat_template",  # the template rejects the messages, or there is none
     "context_length_exceeded",
     "gateway_stopped",  # while the request was running
+    "host_not_allowed",
     "invalid_api_key",
     "invalid_json",
     "invalid_text",  # valid in JSON but not in UTF-8
@@ -27,6 +28,7 @@ GatewayCode: TypeAlias = Literal[
     "no_server",  # Triton doesn't respond or isn't ready
     "not_configured",  # Triton has no loop, or the gateway's tokenizer is for another model
     "not_found",
+    "origin_not_allowed",
     "too_deep",
     "unknown_field",
     "unsupported_field",
@@ -54,6 +56,7 @@ HTTP_CODES: Mapping[int, ApiCode] = {
 # The types of errors in OpenAI's and Anthropic's APIs, by HTTP status.
 TYPES: Mapping[int, tuple[str, str]] = {
     HTTPStatus.UNAUTHORIZED: ("authentication_error", "authentication_error"),
+    HTTPStatus.FORBIDDEN: ("permission_error", "permission_error"),
     HTTPStatus.NOT_FOUND: ("not_found_error", "not_found_error"),
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("invalid_request_error", "request_too_large"),
     HTTPStatus.TOO_MANY_REQUESTS: ("rate_limit_error", "rate_limit_error"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import os
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from sse_starlette.sse import SendTimeoutError
 from starlette.datastructures import Headers, MutableHeaders
@@ -24,20 +26,23 @@ from tandem.gateway.errors import (
     too_large,
 )
 from tandem.gateway.metrics import GatewayMetrics
+from tandem.gateway.protocol.fields import quote
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 # A body counts until its request ends. Stalled clients can't keep out small bodies.
 MAX_BODIES = 16  # maximum size of all large bodies, in bodies of the maximum size
 SMALL_BODY = 65_536  # bytes
 GUARDED = ("/v1/", "/tokenize", "/detokenize", "/tokenizer_info")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+LOCAL_NAMES = (".localhost", ".local", ".internal")  # no site on the internet has such a name
 
 
 class Requests:
     """Checks and counts requests, adds their `x-request-id`, and reports failures.
 
     endpoints: the paths that are counted by name. Status 499: the client disconnected. key: the API
-    key for `GUARDED` paths; None: no authentication. is_stopping: returns whether the gateway is
-    shutting down.
+    key for `GUARDED` paths; None: no authentication. allowed_origins, allowed_hosts: see
+    `GatewaySettings`. is_stopping: returns whether the gateway is shutting down.
     """
 
     def __init__(
@@ -48,6 +53,8 @@ class Requests:
         endpoints: frozenset[str],
         max_body_bytes: int,
         key: str | None,
+        allowed_origins: Collection[str],
+        allowed_hosts: Collection[str] | None,
         is_stopping: Callable[[], bool],
     ) -> None:
         self._app = app
@@ -55,6 +62,8 @@ class Requests:
         self._endpoints = endpoints
         self._max_body_bytes = max_body_bytes
         self._key = key
+        self._allowed_origins = allowed_origins
+        self._allowed_hosts = allowed_hosts
         self._is_stopping = is_stopping
         self._bytes_in_flight = 0  # of all bodies
 
@@ -84,6 +93,8 @@ class Requests:
             await send(message)
 
         try:
+            self._check_host(headers)
+            self._check_origin(scope["method"], headers)
             self._check_headers(path, headers)
             await self._app(scope, receive_wrapper, send_wrapper)
         except ClientGone:
@@ -105,6 +116,38 @@ class Requests:
             self._bytes_in_flight -= received
             endpoint = path if path in self._endpoints else "other"
             self._metrics.requests.labels(endpoint, status or CLIENT_CLOSED_REQUEST).inc()
+
+    def _check_host(self, headers: Headers) -> None:
+        """Reject pages that reach the gateway under their site's own name (DNS rebinding)."""
+        name = _host_name(headers.get("host", ""))
+        allowed = self._allowed_hosts
+        if allowed is None or _is_local(name) or {name, "*"}.intersection(allowed):
+            return
+        raise ApiError(
+            HTTPStatus.FORBIDDEN,
+            f"host '{quote(name)}' isn't allowed; start the gateway with --allow-host",
+            code="host_not_allowed",
+        )
+
+    def _check_origin(self, method: str, headers: Headers) -> None:
+        """Reject requests that change something and come from another site's page.
+
+        Browsers send some of them without asking, such as a POST of text/plain, and only hide the
+        response from the page. Clients that aren't browsers send none of these headers.
+        """
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if site is None:  # an old browser, or neither https nor localhost
+            same = origin is None or origin.partition("://")[2] == headers.get("host")
+        else:
+            same = site in {"same-origin", "none"}  # none: the user entered the address
+        allowed = {origin, "*"}.intersection(self._allowed_origins)
+        if not (same or allowed or method in SAFE_METHODS):
+            raise ApiError(
+                HTTPStatus.FORBIDDEN,
+                f"origin '{quote(origin or '')}' isn't allowed; start the gateway with "
+                "--allow-origin",
+                code="origin_not_allowed",
+            )
 
     def _check_headers(self, path: str, headers: Headers) -> None:
         kind, _, bearer = headers.get("authorization", "").partition(" ")
@@ -131,3 +174,20 @@ class Requests:
                 "the gateway has too many large bodies; retry later",
                 code="overloaded",
             )
+
+
+def _host_name(host: str) -> str:
+    """Return a host without its port, in lower case."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return host
+
+
+def _is_local(name: str) -> bool:
+    """Whether no site on the internet can have this name."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return "." not in name or name.endswith(LOCAL_NAMES)
+    return True

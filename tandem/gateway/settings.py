@@ -17,7 +17,8 @@ class GatewaySettings:
     chat_template: file with a template that replaces the tokenizer's.
     api_key: bearer token that clients must send; None: no authentication.
     max_body_bytes: maximum size of a request's body.
-    allowed_origins: origins of other web pages that may call the gateway (CORS).
+    allowed_origins: origins of other web pages that may call the gateway (CORS); "*": any.
+    allowed_hosts: names that requests may have in `Host`, besides local ones; "*" or None: any.
     open_objects: whether objects in JSON schemas are open by default.
     model: name of the target, for people (default: the name of the tokenizer's folder).
     """
@@ -28,5 +29,6 @@ class GatewaySettings:
     api_key: str | None = None
     max_body_bytes: int = 8 * MEGABYTE
     allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] | None = None
     open_objects: bool = False
     model: str | None = None

@@ -208,3 +208,83 @@ async def test_only_listed_origins_are_allowed(client):
         async with client(allowed_origins=origins) as opened:
             response = await opened.options("/v1/completions", headers=asked)
             assert ("access-control-allow-origin" in response.headers) == allowed
+
+
+PAGE_OF_ANOTHER_SITE = [
+    {"origin": "http://evil.example"},
+    {"origin": "http://gateway.evil.example"},
+    {"origin": "http://["},
+    {"origin": "null"},
+    {"origin": "http://evil.example", "sec-fetch-site": "cross-site"},
+    {"origin": "http://localhost:3000", "sec-fetch-site": "same-site"},
+    {"sec-fetch-site": "cross-site"},
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/tokenize"])
+@pytest.mark.parametrize("headers", PAGE_OF_ANOTHER_SITE)
+async def test_a_page_of_another_site_cannot_send_blind_requests(client, path, headers):
+    async with client() as opened:  # a page can send a body without a type
+        response = await opened.post(path, content=json.dumps(PROMPT), headers=headers)
+    assert response.status_code == 403
+    assert "--allow-origin" in response.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},  # not a browser
+        {"origin": "http://gateway"},
+        {"origin": "https://gateway"},  # behind a proxy for TLS
+        {"origin": "https://chat.example", "sec-fetch-site": "same-origin"},  # the proxy sets Host
+        {"sec-fetch-site": "none"},
+    ],
+)
+async def test_the_gateways_own_page_and_other_clients_can_send_requests(post, headers):
+    assert (await post("/v1/completions", PROMPT, headers)).status_code == 200
+
+
+@pytest.mark.parametrize("headers", PAGE_OF_ANOTHER_SITE[:-1])
+@pytest.mark.parametrize("every", [False, True])
+async def test_pages_of_allowed_origins_can_send_requests(post, headers, every):
+    origins = ("*",) if every else (headers["origin"],)
+    response = await post("/v1/completions", PROMPT, headers, allowed_origins=origins)
+    assert response.status_code == 200
+
+
+async def test_a_link_from_another_site_opens_the_page(client):
+    async with client() as opened:
+        response = await opened.get("/", headers={"sec-fetch-site": "cross-site"})
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/metrics"])
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example"])
+async def test_a_site_cannot_read_responses_through_dns_rebinding(client, path, host):
+    async with client(allowed_hosts=()) as opened:
+        response = await opened.get(path, headers={"host": host})
+    assert response.status_code == 403
+    assert "--allow-host" in response.text
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:8080",
+        "[::1]:8080",
+        "192.168.1.5",
+        "localhost",
+        "LOCALHOST.:8080",
+        "app.localhost",
+        "host.docker.internal:8080",
+        "box.local",
+        "gateway",
+        "",
+        "chat.example:443",
+    ],
+)
+async def test_local_and_allowed_hosts_are_served(client, host):
+    async with client(allowed_hosts=("chat.example",)) as opened:
+        assert (await opened.get("/v1/models", headers={"host": host})).status_code == 200
+    async with client(allowed_hosts=("*",)) as opened:
+        assert (await opened.get("/v1/models", headers={"host": "any.example"})).status_code == 200

@@ -99,7 +99,9 @@ def test_the_page_is_opened_if_there_is_a_browser(monkeypatch, variables, opens)
     assert opened == (["http://127.0.0.1:8080"] if opens else [])
 
 
-def test_up_passes_options_to_the_gateway(own, monkeypatch):
+@pytest.fixture
+def started_gateway(own, monkeypatch):
+    """A function that runs `tandem up` without Triton, and returns the gateway's settings."""
     made = []
     server = SimpleNamespace(**vars(SERVER), wait=lambda **_: None)
     monkeypatch.setattr(up, "chosen_deployment", lambda _: own)
@@ -107,15 +109,37 @@ def test_up_passes_options_to_the_gateway(own, monkeypatch):
     monkeypatch.setattr(up, "application", made.append)
     monkeypatch.setattr(gateway_server, "serving", lambda *_: nullcontext())
 
+    def run(*words):
+        assert command.main(["up", "--base-port", "0", *words]) == 0
+        return made[-1]
+
+    return run
+
+
+def test_up_passes_options_to_the_gateway(started_gateway, monkeypatch):
     def settings(*words):
-        assert command.main(["up", "--gateway-port", "0", *words]) == 0
-        return made[-1].api_key, made[-1].open_objects
+        made = started_gateway(*words)
+        return made.api_key, made.open_objects
 
     monkeypatch.delenv("TANDEM_API_KEY", raising=False)
     assert settings() == (None, False)
     monkeypatch.setenv("TANDEM_API_KEY", "variable")
     assert settings("--open-objects") == ("variable", True)
     assert settings("--api-key", "option") == ("option", False)
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"),
+    [
+        ([], ()),
+        (["--address", "::1"], ()),
+        (["--allow-host", "Chat.example"], ("chat.example",)),
+        (["--address", "0.0.0.0"], None),
+        (["--address", "0.0.0.0", "--allow-host", "chat.example"], ("chat.example",)),
+    ],
+)
+def test_only_a_gateway_for_this_machine_knows_its_host_names(started_gateway, words, hosts):
+    assert started_gateway(*words).allowed_hosts == hosts
 
 
 def test_ctrl_c_counts_as_an_interrupt_only_during_startup(own, monkeypatch):
@@ -150,7 +174,10 @@ def test_up_keeps_a_signal_ignored_that_nohup_ignores():
     assert subprocess.run(nohup, capture_output=True, check=True).stdout == b"SIG_IGN\n"
 
 
-@pytest.mark.parametrize("option", ["--open", "--open-objects", "--api-key=option"])
+@pytest.mark.parametrize(
+    "option",
+    ["--open", "--open-objects", "--api-key=option", "--allow-host=a", "--allow-origin=http://a"],
+)
 def test_options_of_the_gateway_are_rejected_without_it(capsys, monkeypatch, option):
     monkeypatch.setenv("TANDEM_API_KEY", "variable")
     assert command.main(["up", option, "--no-gateway"]) == 2

@@ -18,6 +18,7 @@ from tandem.tools.commands.gateway_options import (
     PORT,
     add_access,
     add_address,
+    allowed_hosts,
     application,
     browser_url,
     listening,
@@ -53,13 +54,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     admits = parser.add_argument_group("requests")
     add_access(admits)
     admits.add_argument(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="Allow cross-origin requests from this origin (CORS); can be repeated.",
-    )
-    admits.add_argument(
         "--max-body-mb",
         type=at_least(1),
         default=GatewaySettings.max_body_bytes // MEGABYTE,
@@ -69,21 +63,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    settings = GatewaySettings(
-        url=options.url,
-        tokenizer=options.tokenizer,
-        chat_template=options.chat_template,
-        api_key=options.api_key,
-        max_body_bytes=options.max_body_mb * MEGABYTE,
-        allowed_origins=tuple(options.allow_origin),
-        open_objects=options.open_objects,
-    )
     with (
         listening(options.address, options.port, "--port") as bound,
         suppress(KeyboardInterrupt),  # uvicorn raises the signal again after shutdown
     ):
         from tandem.gateway.server import serve  # noqa: PLC0415  an extra
 
+        settings = GatewaySettings(
+            url=options.url,
+            tokenizer=options.tokenizer,
+            chat_template=options.chat_template,
+            api_key=options.api_key,
+            max_body_bytes=options.max_body_mb * MEGABYTE,
+            allowed_origins=tuple(options.allow_origin),
+            allowed_hosts=allowed_hosts(options, bound),
+            open_objects=options.open_objects,
+        )
         app = application(settings)
         greeting = f"serving {browser_url(bound)} for {options.url}; stop with Ctrl-C"
         serve(app, bound, on_ready=lambda: print(greeting, flush=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import ipaddress
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -58,11 +60,37 @@ def add_access(parser: Options) -> None:
         help=f"Require this API key (bearer token) at the gateway (default: ${KEY_VARIABLE}).",
     )
     parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="Allow requests for this host name, such as a reverse proxy's; *: any; can be "
+        "repeated (default: only local names, but any name if --address isn't a loopback address).",
+    )
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="Allow requests from web pages of this origin (CORS); *: any; can be repeated.",
+    )
+    parser.add_argument(
         "--open-objects",
         action="store_true",
         help="Allow properties that a JSON schema doesn't declare, unless the schema or the "
         "request forbids them.",
     )
+
+
+def allowed_hosts(options: argparse.Namespace, bound: socket.socket) -> tuple[str, ...] | None:
+    """Return the names that requests may have in `Host`, besides local ones; None: any.
+
+    bound: the gateway's socket. Without --allow-host, only a gateway for this machine knows which
+    names its clients use.
+    """
+    if options.allow_host or ipaddress.ip_address(bound.getsockname()[0]).is_loopback:
+        return tuple(name.lower() for name in options.allow_host)
+    return None
 
 
 def application(settings: GatewaySettings) -> Starlette:

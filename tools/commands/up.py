@@ -30,6 +30,7 @@ from tandem.tools.commands.gateway_options import (
     add_access,
     add_address,
     add_base_port,
+    allowed_hosts,
     application,
     browser_url,
     listening,
@@ -65,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
     needs_gateway = {
         "--open": options.open,
         "--open-objects": options.open_objects,
+        "--allow-host": options.allow_host,
+        "--allow-origin": options.allow_origin,
         "--api-key": options.api_key not in (None, os.environ.get(KEY_VARIABLE)),
     }
     for name, is_set in needs_gateway.items():
@@ -104,6 +107,8 @@ def _serve(
                 server.grpc_url,
                 deployment.tokenizer.folder,
                 api_key=options.api_key,
+                allowed_origins=tuple(options.allow_origin),
+                allowed_hosts=allowed_hosts(options, bound),
                 open_objects=options.open_objects,
                 model=deployment.profile.name,
             )
