@@ -54,7 +54,7 @@ CHECKED = (
     "docs/speedups.py",
     "tests/benchmarks",
     "tests/bls/admission",
-    "tests/bls/draft_ahead",
+    "tests/bls/ahead",
     "tests/bls/draft_length",
     "tests/bls/drafters",
     "tests/bls/exactness",

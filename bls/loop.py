@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.drafters.factory import drafter_of
+from tandem.bls.drafters.guarded import drafter_of
 from tandem.bls.errors import EngineCallError
 from tandem.bls.guidance import GRAMMAR, ByGuide, Guidance
 from tandem.bls.plain_call_size import UNBOUNDED, PlainCallSize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tandem.bls.draft_ahead.branches import DraftAhead, make_draft_ahead
+from tandem.bls.ahead import DraftAhead, make_draft_ahead
 from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.fixed import FixedLength, fixed_length
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth

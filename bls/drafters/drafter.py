@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
+from tandem.bls.ahead import AheadPlanner
 from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.errors import EngineCallError
-from tandem.bls.ports import Draft, Engines
+from tandem.bls.ports import NO_DRAFT, Draft, Engines
+from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.lookup.pools import LookupPools
@@ -78,3 +79,17 @@ class Drafter:
 
     def completed(self, sequence: Sequence) -> None:
         """Handle the end of an answer. Not called after a failure or cancellation."""
+
+
+class NoDrafter(Drafter):
+    """Never drafts, so the target decodes alone."""
+
+    def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
+        return False
+
+    def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:  # noqa: ARG002
+        return NO_DRAFT
+
+
+def make(request: Request, context: DrafterContext) -> Drafter:  # noqa: ARG001
+    return NoDrafter()

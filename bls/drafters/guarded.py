@@ -1,4 +1,7 @@
-"""Isolates a custom drafter. Its errors disable drafting for a request, but never fail it."""
+"""Creates the drafter for a request, and isolates a custom one.
+
+Errors of a custom drafter disable drafting for a request, but never fail it.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tandem.bls.drafters.drafter import Drafter, DrafterContext
-from tandem.bls.drafters.module import described
-from tandem.bls.drafters.no_drafter import NoDrafter
-from tandem.bls.drafters.registry import BASELINE, COPIED_FROM, DRAFTERS, DrafterKind
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, NoDrafter
+from tandem.bls.drafters.registry import (
+    BASELINE,
+    BUILT_IN,
+    COPIED_FROM,
+    DRAFTERS,
+    DrafterKind,
+    described,
+)
 from tandem.bls.errors import (
     Abandoned,
     Cancelled,
@@ -25,6 +33,16 @@ from tandem.bls.ports import NO_DRAFT, Draft, EngineCall, EngineResult, Engines
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.statistics import Statistics
+
+
+def drafter_of(request: Request, context: DrafterContext, statistics: Statistics) -> Drafter:
+    """Return the drafter that a request selects. statistics: of the request."""
+    kind = request.drafter_kind
+    context = context._replace(own=kind.settings)
+    if kind.name in BUILT_IN:
+        return kind.make(request, context)
+    return GuardedDrafter(kind, request, context, statistics)
+
 
 Result = TypeVar("Result")
 DRAFT = "draft"  # the only engine that a drafter may call

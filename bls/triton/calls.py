@@ -18,7 +18,7 @@ with Triton 2.51):
   (``contract.errors``).
 - ``trace=request.trace()`` crashes decoupled models. So no call passes it.
 
-``bls.triton.sender`` handles the hazards of responses to clients.
+``bls.triton.client`` handles the hazards of responses to clients.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.admission.admission import Reservation
+from tandem.bls.admission import Reservation
 from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.errors import (
     Abandoned,

@@ -23,12 +23,10 @@ from tandem.bls.errors import (
 )
 from tandem.bls.inputs import check_sizes, reject_unknown
 from tandem.bls.settings import ForwarderSettings
-from tandem.bls.triton.background import log_exception, run_in_background
+from tandem.bls.triton.background import Watcher, log_exception, run_in_background
 from tandem.bls.triton.calls import Calls, CallSlot
+from tandem.bls.triton.client import Sender, parameters_of, timeout_of
 from tandem.bls.triton.metrics import Heartbeat
-from tandem.bls.triton.raw_request import parameters_of, timeout_of
-from tandem.bls.triton.request_watcher import Watcher
-from tandem.bls.triton.sender import Sender
 from tandem.contract import entry as tensors
 from tandem.contract.forwarding import new_forwarded_id
 from tandem.contract.model_parameters import decode

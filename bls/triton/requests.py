@@ -17,8 +17,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from tandem.bls.admission.admission import Admission, Arrivals, Reservation
-from tandem.bls.admission.concurrency_limiter import Permit
+from tandem.bls.admission import Admission, Arrivals, Permit, Reservation
 from tandem.bls.errors import (
     Abandoned,
     Cancelled,
@@ -44,10 +43,10 @@ from tandem.bls.text import Decode
 from tandem.bls.token_details import join_details
 from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.calls import CallSlot
+from tandem.bls.triton.client import Sender
 from tandem.bls.triton.engine_calls import AheadThread, EngineClients, SequenceCaller
 from tandem.bls.triton.metrics import Metrics
 from tandem.bls.triton.responses import ResponseBuilder, SequenceOutput
-from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.tokenizer_calls import detokenize
 
 

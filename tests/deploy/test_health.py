@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from http_server import http_server, send
 
-from tandem.bls.admission.admission import Admission, Reservation
+from tandem.bls.admission import Admission, Reservation
 from tandem.bls.errors import Overloaded
 from tandem.bls.metrics import HEARTBEAT, OLDEST_DELIVERY
 

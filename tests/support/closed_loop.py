@@ -27,7 +27,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 from numpy.typing import NDArray
 
-from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
+from tandem.bls.ahead import AheadPlanner
 from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.loop import Decoding

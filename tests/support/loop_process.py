@@ -2,7 +2,7 @@
 
 import sys
 
-from tandem.bls.admission.other_loops import LoopUsage
+from tandem.bls.admission import LoopUsage
 from tandem.bls.triton.loops.shared_capacity import SharedCapacity
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
+from tandem.bls.ahead import AheadPlanner
 from tandem.bls.draft_length.auto import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.errors import Abandoned, EngineCallError, EngineTimeout, RejectedByEngine

@@ -7,14 +7,16 @@ from typing import Any, get_type_hints
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
 from tandem.bls.drafters.registry import (
     BASELINE,
     DRAFTERS,
     DrafterExists,
     DrafterKind,
+    DrafterModuleError,
     DrafterName,
+    read_kind,
     reject_taken,
+    with_settings,
 )
 from tandem.tools.profiles.engines.base import (
     ConfigSection,

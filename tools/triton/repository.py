@@ -14,8 +14,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 import tandem
-from tandem.bls.drafters import module as drafter_module
 from tandem.bls.drafters.registry import BASELINE
+from tandem.bls.drafters.registry import FOLDER as DRAFTERS_FOLDER
 from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.model_parameters import FACTS, encode, encode_values
 from tandem.contract.tensor import Tensor
@@ -180,7 +180,7 @@ def _set_logits_type(tensors: Sequence[Tensor], plan: EnginePlan) -> tuple[Tenso
 
 def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> Iterator[Model]:
     own = [drafter.module for drafter in deployment.profile.drafters]
-    files = tokenizer | ({drafter_module.FOLDER: own} if own else {})
+    files = tokenizer | ({DRAFTERS_FOLDER: own} if own else {})
     files |= deployment.target.loop_files
     if deployment.draft_tokenizer:
         files[DRAFT_TOKENIZER] = _matching(deployment.draft_tokenizer.folder, TOKENIZER_FILES)

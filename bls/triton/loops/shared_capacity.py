@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
+from tandem.bls.admission import LoopUsage, OtherLoops
 from tandem.bls.triton.loops.mailbox import AddressTaken, Mailbox
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, ids, with_engines
 
-from tandem.bls.admission.admission import (
+from tandem.bls.admission import (
     Admission,
     Reservation,
 )

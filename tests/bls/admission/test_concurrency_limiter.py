@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter
+from tandem.bls.admission import ConcurrencyLimiter
 from tandem.bls.errors import Overloaded
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.bls.admission.admission import Admission, Reservation
-from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
+from tandem.bls.admission import Admission, LoopUsage, OtherLoops, Reservation
 from tandem.bls.errors import Overloaded, ServingError
 
 CAPACITY = {"max_running": 3, "max_waiting": 2, "kv_blocks": 8, "draft_kv_blocks": 4}

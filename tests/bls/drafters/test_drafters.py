@@ -28,7 +28,7 @@ from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.drafters.factory import drafter_of
+from tandem.bls.drafters.guarded import drafter_of
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.ports import EngineResult
 from tandem.bls.request import Request, Sampling

@@ -8,14 +8,16 @@ import pytest
 from error_lines import error_line
 from scripted import ENDLESS, Draft, Health, OverduePorts, Target, decoding_of, expected, ids, play
 
-from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
 from tandem.bls.drafters.registry import (
     BASELINE,
     BUILT_IN,
     DRAFTERS,
     DrafterExists,
     DrafterKind,
+    DrafterModuleError,
+    read_kind,
     register,
+    with_settings,
 )
 from tandem.bls.request import Request
 

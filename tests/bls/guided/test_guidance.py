@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from scripted import ids, play, with_engines
 from small_guides import allowed, encoded
 
-from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_ahead.branches import make_draft_ahead
+from tandem.bls.ahead import AheadPlanner, make_draft_ahead
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.guidance import GRAMMAR, guide_method, join_results, masked_bias
 from tandem.bls.lossless import make_lossless

@@ -8,16 +8,16 @@ from live_triton import eventually
 from receivers import Receiver, Runs
 from scripted import ids
 
-from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter
+from tandem.bls.admission import ConcurrencyLimiter
 from tandem.bls.errors import Cancelled, EngineCallError, Overloaded
 from tandem.bls.ports import Chunk
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import run_in_background
 from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.client import Sender
 from tandem.bls.triton.engine_calls import AheadThread, DraftEngineHealth
 from tandem.bls.triton.forward import ForwardEntry
 from tandem.bls.triton.requests import SequenceThread
-from tandem.bls.triton.sender import Sender
 
 
 @pytest.fixture

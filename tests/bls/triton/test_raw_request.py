@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.triton.raw_request import timeout_of
+from tandem.bls.triton.client import timeout_of
 
 
 def requested(timeout):

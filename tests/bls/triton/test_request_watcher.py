@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tandem.bls.triton.request_watcher import Watcher
+from tandem.bls.triton.background import Watcher
 
 
 class Looked:

@@ -4,7 +4,7 @@ import pytest
 import triton_python_backend_utils as triton
 from scripted import SETTINGS, Health
 
-from tandem.bls.admission.admission import Reservation
+from tandem.bls.admission import Reservation
 from tandem.bls.errors import EngineCallError, RejectedByEngine
 from tandem.bls.triton import engine_calls as module
 from tandem.bls.triton.calls import Calls

@@ -17,7 +17,7 @@ import loop_process
 import pytest
 from live_triton import eventually
 
-from tandem.bls.admission.other_loops import OtherLoops
+from tandem.bls.admission import OtherLoops
 from tandem.bls.triton.loops.shared_capacity import (
     OPEN,
     PREFIX,

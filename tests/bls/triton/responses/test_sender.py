@@ -9,8 +9,8 @@ import pytest
 from live_triton import eventually
 
 from tandem.bls.errors import AnswerNotSent
-from tandem.bls.triton import sender as module
-from tandem.bls.triton.sender import LARGE_BYTES, Deliveries, Sender
+from tandem.bls.triton import client as module
+from tandem.bls.triton.client import LARGE_BYTES, Deliveries, Sender
 
 FINAL = 1
 
@@ -188,7 +188,7 @@ def test_nothing_is_sent_after_the_final_response(made, answer):
 def test_a_blocked_send_is_reported(made, answer, final, monkeypatch):
     go_on, now, deliveries = threading.Event(), 100.0, Deliveries()
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("tandem.bls.triton.sender.time", clock)
+    monkeypatch.setattr("tandem.bls.triton.client.time", clock)
     assert deliveries.oldest_seconds == 0
     triton, sender = made(hold=go_on.wait, deliveries=deliveries)
     _, other = made(deliveries=deliveries)

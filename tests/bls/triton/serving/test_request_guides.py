@@ -11,7 +11,7 @@ from small_guides import END, tokenizer, vocab_size
 
 from tandem.bls.errors import Cancelled, GuideRejected, Overloaded
 from tandem.bls.request import Request
-from tandem.bls.triton.request_guides import RequestGuides
+from tandem.bls.triton.stream import RequestGuides
 from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideUndecided
 from tandem.guides.library import check_library

@@ -1,4 +1,6 @@
-"""Sends responses to a client.
+"""A client's request: reads its id, parameters and timeout, and sends its responses.
+
+Triton accepts arbitrary bytes as an id or parameters over HTTP.
 
 Triton 2.51 frees a request when its final response is sent. Checking for cancellation during or
 after the final response crashes the server. So checks and responses are serialized here, and none
@@ -14,6 +16,7 @@ a new thread.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -25,9 +28,40 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import AnswerNotSent
+from tandem.bls.errors import AnswerNotSent, BadRequest
 from tandem.bls.triton.background import log_exception, log_warning, run_in_background
 from tandem.contract.errors import ErrorCode, prefix_code
+
+
+def id_of(request: Any) -> str:
+    """Return the request's id, or "" if it isn't UTF-8.
+
+    A request with such an id can't be stopped.
+    """
+    try:
+        return str(request.request_id())
+    except UnicodeDecodeError:
+        return ""
+
+
+def parameters_of(request: Any) -> str:
+    """Return the parameters as a JSON object; raise BadRequest if they aren't UTF-8."""
+    try:
+        return str(request.parameters())
+    except UnicodeDecodeError as error:
+        raise BadRequest("the request's id and parameters must be UTF-8") from error
+
+
+def timeout_of(request: Any, parameters: str) -> int:
+    """Return the client's timeout for the request in microseconds; 0: none.
+
+    Triton reads `timeout` from `infer`'s parameters. From `generate`, it passes the key on unread.
+    """
+    timeout = request.timeout() or json.loads(parameters or "{}").get("timeout", 0)
+    if type(timeout) is not int or timeout < 0:
+        raise BadRequest("parameter 'timeout' must be a number of microseconds, such as 5000000")
+    return timeout
+
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 LARGE_BYTES = 2**17  # a response of at least this size may need more shared memory

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.bls.draft_ahead.cost_model import Costs, best_plan, hit_chance, split
+from tandem.bls.ahead import Costs, best_plan, hit_chance, split
 
 LLAMA_70B_1B = Costs(target=(0.0198, 0.0001), step=(0.00109, 0.0000033), overhead=0.0012)
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, ids, with_engines
 
-from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_ahead.branches import DraftAhead
+from tandem.bls.ahead import AheadPlanner, DraftAhead
 from tandem.bls.ports import Draft, DraftPlan, EngineResult
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})

@@ -19,8 +19,7 @@ from scripted import (
 )
 from strategies import languages
 
-from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_ahead.branches import make_draft_ahead
+from tandem.bls.ahead import AheadPlanner, make_draft_ahead
 from tandem.bls.ports import Draft, EngineCall, EngineResult
 from tandem.bls.sequence import Sequence
 

@@ -24,12 +24,12 @@ from scripted import (
 )
 from strategies import languages
 
-from tandem.bls.draft_ahead.ahead_planner import AheadPlanner
-from tandem.bls.draft_ahead.branches import (
+from tandem.bls.ahead import (
+    AheadPlan,
+    AheadPlanner,
     DraftAhead,
     plan_branches,
 )
-from tandem.bls.draft_ahead.cost_model import AheadPlan
 from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.ports import Draft, EngineResult

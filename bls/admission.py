@@ -9,7 +9,11 @@ Blocks in the draft engine's cache are reserved separately, and no sequence wait
 sequence without draft blocks decodes with the target alone until enough blocks are free. A sequence
 that needs more blocks than the draft engine's cache holds never uses the draft model.
 
-If several loops serve the entry, they share the limits.
+Triton may give a request to any of several loops that serve an entry, so the loops share
+``max_requests``, ``max_queue`` and the engines' KV caches. Each loop publishes the usage of its own
+sequences, and only one loop admits sequences at a time.
+
+Concurrent tokenizer calls are limited too. Waiting requests don't block a thread.
 """
 
 from __future__ import annotations
@@ -18,13 +22,71 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate, takewhile
+from typing import NamedTuple
 
-from tandem.bls.admission.other_loops import LoopUsage, OtherLoops
 from tandem.bls.errors import BadRequest, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
+
+
+class LoopUsage(NamedTuple):
+    """Capacity used by the sequences of one loop, or of several loops together.
+
+    arriving: number of sequences whose lengths aren't known yet. oldest_queued_at: time at which
+    the first queued sequence entered the queue, in ns of the monotonic clock, which all processes
+    share; 0 if the queue is empty.
+    """
+
+    running: int = 0
+    arriving: int = 0
+    queued: int = 0
+    blocks: int = 0
+    draft_blocks: int = 0
+    oldest_queued_at: int = 0
+
+    @classmethod
+    def total(cls, usages: Iterable[LoopUsage]) -> LoopUsage:
+        """Return the total usage of several loops."""
+        all_usages = [*usages]
+        if not all_usages:
+            return cls()
+        firsts = [usage.oldest_queued_at for usage in all_usages if usage.oldest_queued_at]
+        sums = cls(*map(sum, zip(*all_usages, strict=True)))
+        return sums._replace(oldest_queued_at=min(firsts, default=0))
+
+
+class OtherLoops:
+    """The other loops of the entry. The base class is for an entry with a single loop."""
+
+    def exclusive_lock(self) -> AbstractContextManager[None]:
+        """Keep other loops from admitting sequences until the context ends."""
+        return nullcontext()
+
+    def usage(self) -> LoopUsage:
+        """Return the total usage of the other live loops."""
+        return LoopUsage()
+
+    def publish(self, usage: LoopUsage) -> None:
+        """Publish this loop's usage. Call it inside ``exclusive_lock``."""
+
+    def notify(self) -> None:
+        """Notify the other loops that this loop has released capacity."""
+
+    def open(self, *, on_stop: Callable[[str], object], on_release: Callable[[], None]) -> None:
+        """Start receiving messages from other loops.
+
+        on_stop: called with a request id if another loop was asked to stop that request and doesn't
+        have it. on_release: called after another loop has released capacity. Both are called on
+        the same thread.
+        """
+
+    def stop(self, request_id: str) -> None:
+        """Ask the other loops to stop the requests with this id."""
+
+    def close(self) -> None:
+        """Stop receiving messages."""
 
 
 class Reservation:
@@ -293,3 +355,81 @@ def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> i
     """
     needed = accumulate(reservation.blocks for reservation in queue[:slots])
     return sum(so_far <= blocks for so_far in needed)
+
+
+class ConcurrencyLimiter:
+    """Issues a limited number of permits in order of arrival. Thread-safe.
+
+    max_permits: maximum number of permits in use. max_waiting_bytes: limit on the total size of the
+    waiting requests; a single request may always wait.
+    """
+
+    def __init__(self, max_permits: int, max_waiting_bytes: int) -> None:
+        self._free = max_permits
+        self._max_waiting_bytes = max_waiting_bytes
+        self._waiting: deque[Permit] = deque()
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()
+
+    def acquire(self, work: Callable[[Permit], None], size: int) -> Permit:
+        """Call ``work`` now, or later from the thread that frees a permit.
+
+        ``work`` must not block. size: number of bytes that the request holds while it waits. Raises
+        Overloaded if the waiting requests would exceed ``max_waiting_bytes``.
+        """
+        permit = Permit(self, work, size)
+        with self._lock:
+            held = self._waiting_bytes + size
+            if self._waiting and held > self._max_waiting_bytes:
+                raise Overloaded(
+                    f"{self._waiting_bytes} bytes of requests are waiting; the limit is "
+                    f"{self._max_waiting_bytes}; try again later"
+                )
+            self._waiting.append(permit)
+            self._waiting_bytes = held
+        self._start_waiting()
+        return permit
+
+    def _start_waiting(self) -> None:
+        while (permit := self._next()) is not None:
+            permit.work(permit)
+
+    def _next(self) -> Permit | None:
+        with self._lock:
+            if not self._waiting or not self._free:
+                return None
+            self._free -= 1
+            permit = self._waiting.popleft()
+            self._waiting_bytes -= permit.size
+            return permit
+
+
+class Permit:
+    """A request's permit to use the resource, from the time it is queued until it ends."""
+
+    def __init__(
+        self, limiter: ConcurrencyLimiter, work: Callable[[Permit], None], size: int
+    ) -> None:
+        self.work = work
+        self.size = size
+        self._limiter = limiter
+        self._released = False
+
+    def leave_queue(self) -> None:
+        """Leave the queue. Does nothing after the work has begun."""
+        limiter = self._limiter
+        with limiter._lock:
+            if self in limiter._waiting:
+                limiter._waiting.remove(self)
+                limiter._waiting_bytes -= self.size
+
+    def release(self) -> None:
+        """Free the permit and start the next waiting request. A second call does nothing."""
+        self.release_unused()
+        self._limiter._start_waiting()
+
+    def release_unused(self) -> None:
+        """Free the permit from inside ``work`` if the work can't begin. Starts no other request."""
+        with self._limiter._lock:
+            self._limiter._free += not self._released
+            self._released = True

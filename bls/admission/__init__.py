@@ -1,1 +1,0 @@
-"""Admission control: KV reservations, queues, and capacity shared with other loops."""

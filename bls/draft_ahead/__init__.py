@@ -1,1 +1,0 @@
-"""Drafting ahead: the draft engine keeps drafting while the target verifies."""
