@@ -10,7 +10,7 @@ from tandem.bls.plain_call_size import MAX_PLAIN_TOKENS
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
 FIRST_PLAIN_TOKENS = 3  # per call of the first measurement; shorter calls cost more per token
-OUTLIER_FACTOR = 1.5  # a slot that is off by this factor is an outlier
+LONGEST_STEP = 2.0  # times the expected duration; any excess is a pause of the machine
 
 
 class LinearCost:
@@ -23,7 +23,6 @@ class LinearCost:
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # means, central moments
         self._engine_seconds = self._engine_size = 0.0
-        self._last_was_outlier = False
         self.forget_slot()
 
     @property
@@ -45,7 +44,8 @@ class LinearCost:
         """
         self.steps += steps
         self._size += size
-        self.seconds += max(seconds, 1e-9)  # the clock may not have advanced
+        seconds = max(seconds, 1e-9)  # the clock may not have advanced
+        self.seconds += steps * self._without_pause(size / steps, seconds / steps)
         self._engine_seconds += engine
         self._engine_size += size
 
@@ -60,20 +60,9 @@ class LinearCost:
         self.forget_slot()
 
     def record(self, x: float, y: float, weight: float) -> None:
-        """Record that steps of size ``x`` took ``y`` seconds each. weight: at most 1.
-
-        A single outlier is ignored, because the machine may have been paused. Two in a row mean
-        that the costs have changed, so older slots lose most of their weight.
-        """
-        fixed, each = self.coefficients()
-        expected = fixed + each * x
-        is_outlier = (
-            self._weight > 1 and not expected / OUTLIER_FACTOR < y < expected * OUTLIER_FACTOR
-        )
-        first, self._last_was_outlier = is_outlier and not self._last_was_outlier, is_outlier
-        if first:
-            return
-        keep = 1 - weight * (1 - (SLOT_MEMORY / 4 if is_outlier else SLOT_MEMORY))
+        """Record that steps of size ``x`` took ``y`` seconds each. weight: at most 1."""
+        y = self._without_pause(x, y)
+        keep = 1 - weight * (1 - SLOT_MEMORY)
         self._weight = keep * self._weight + weight
         dx, dy = x - self._x, y - self._y
         self._x += dx * weight / self._weight
@@ -94,6 +83,12 @@ class LinearCost:
         if self._x > 0:
             each = min(each, 0.9 * self._y / self._x)
         return self._y - each * self._x, each
+
+    def _without_pause(self, x: float, y: float) -> float:
+        """Return the duration of a step of size ``x``, at most LONGEST_STEP times the expected."""
+        fixed, each = self.coefficients()
+        longest = LONGEST_STEP * (fixed + each * x)
+        return min(y, longest) if longest else y
 
     def forget_slot(self) -> None:
         self.steps = 0

@@ -1,7 +1,7 @@
 """In virtual time, `auto` is as fast as the best fixed choice, and drafting ahead is faster."""
 
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -270,12 +270,26 @@ def test_auto_recovers_from_a_draft_engine_that_gets_ten_times_slower():
 def test_auto_keeps_drafting_on_a_machine_that_pauses(pause):
     def tokens(draft_len):
         world = World(LARGE, draft_len)
-        world.pause_every(5 * pause, pause)
+        world.pause(pause, lambda: 5 * pause)
         world.enter(Phase(1, 20, (EVEN,)))
         world.pass_time(20)
         return world.tokens
 
     assert tokens(AUTO) > 0.95 * tokens(8)
+
+
+def test_pauses_in_the_first_five_seconds_do_not_stop_drafts():
+    def tokens(draft_len, seed):
+        random = np.random.default_rng(seed)
+        world = World(SMALL, draft_len, offset=random.uniform(0, 1000))
+        world.pause(0.2, partial(random.exponential, 0.5))
+        world.enter(Phase(1, 5, (AcceptanceModel((0.85,)),)))
+        world.pass_time(5)
+        return world.tokens
+
+    speeds = [tokens(AUTO, seed) / max(tokens(n, seed) for n in (0, 4, 6)) for seed in range(10)]
+    assert np.mean(speeds) > 0.96
+    assert min(speeds) > 0.9
 
 
 def test_streams_with_easy_text_do_not_starve_hard_text():

@@ -404,14 +404,17 @@ class World:
                 paused = self._paused.pop(number) if number in self._paused else None
                 (paused or Stream(self, number)).switch()
 
-    def pause_every(self, period: float, seconds: float) -> None:
-        """Pause the loop's processor for ``seconds`` in every period, as a busy host does."""
+    def pause(self, seconds: float, period: Callable[[], float]) -> None:
+        """Pause the loop's processor again and again, as a busy host does.
+
+        seconds: duration of a pause. period: returns the seconds until the next pause begins.
+        """
 
         def pause() -> None:
             self._processor.work(seconds, lambda: None)
-            self.clock.after(period, pause)
+            self.clock.after(period(), pause)
 
-        self.clock.after(period, pause)
+        self.clock.after(period(), pause)
 
     def pass_time(self, seconds: float) -> None:
         end = self.clock.now + seconds
