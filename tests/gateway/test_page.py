@@ -56,7 +56,11 @@ def url(app, triton, monkeypatch):
     )
     triton.script = lambda _: [FIRST, SECOND, LAST]
     with listen("127.0.0.1", 0) as bound, serving(app(model="org/tiny"), bound):
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}/"
+        yield address_of(bound)
+
+
+def address_of(bound):
+    return f"http://127.0.0.1:{bound.getsockname()[1]}/"
 
 
 @pytest.fixture
@@ -286,6 +290,197 @@ def test_the_page_shows_errors_and_leaves_failed_turns_out_of_the_context(page, 
     expect(page.locator(".end.wrong")).to_have_count(1)
 
 
+# A browser whose storage is turned off, or full except for some characters
+NO_STORAGE = """
+    for (const name of ["localStorage", "sessionStorage"]) {
+        Object.defineProperty(window, name, {get() { throw new Error("turned off") }});
+    }
+"""
+FILL = """left => {
+    let text = "x".repeat(2 ** 22);
+    for (; text.length > 1; text = text.slice(text.length / 2)) {
+        try { localStorage.filler = (localStorage.filler ?? "") + text } catch {}
+    }
+    localStorage.filler = localStorage.filler.slice(left);
+}"""
+
+
+def test_two_tabs_that_answer_in_one_chat_keep_all_turns(page, triton):
+    send(page, "first")
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.locator(".text")).to_contain_text("def main():")
+    triton.script = lambda _: [FIRST, FOREVER]
+    send(page, "one", done=False)
+    expect(other.locator(".said")).to_have_text(["first", "one"])  # it follows the first tab
+    expect(other.locator(".text").last).to_have_text("def main")
+    triton.script = lambda _: [FIRST, SECOND, LAST]
+    send(other, "two")
+    page.keyboard.press("Escape")
+    expect(page.locator("#note")).to_have_text("Stopped.")
+    send(page, "three")
+    page.reload()
+    expect(page.locator(".said")).to_have_text(["first", "one", "three"])
+    page.get_by_role("button", name="Previous version").click()
+    expect(page.locator(".said")).to_have_text(["first", "one", "two"])
+
+
+def test_a_chat_that_another_tab_deletes_can_be_continued(page):
+    send(page, "first")
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.once("dialog", lambda dialog: dialog.accept())
+    other.get_by_role("button", name="Delete").click()
+    expect(page.locator("#note")).to_contain_text("Another tab deleted this chat.")
+    send(page, "second")
+    page.reload()
+    expect(page.locator(".said")).to_have_text(["first", "second"])
+
+
+def test_text_typed_in_two_tabs_stays(page, url):
+    other = page.context.new_page()
+    other.goto(url)
+    page.locator("#prompt").fill("in the first")
+    other.locator("#prompt").fill("in the second")
+    page.reload()
+    expect(page.locator("#prompt")).to_have_value("in the first")
+    other.reload()
+    expect(other.locator("#prompt")).to_have_value("in the second")
+
+
+def test_without_storage_chats_last_until_the_page_closes_and_it_says_so(browser, url):
+    context = browser.new_context()
+    page = context.new_page()
+    page.add_init_script(NO_STORAGE)
+    page.goto(url)
+    send(page, "first")
+    expect(page.locator("#unsaved")).to_contain_text("this tab forgets new messages")
+    page.get_by_role("button", name="New chat").click()
+    send(page, "second")
+    page.locator("#chat-list a").last.click()
+    expect(page.locator(".said")).to_have_text("first")
+    with page.expect_event("dialog") as dialog:
+        page.close(run_before_unload=True)
+    assert dialog.value.type == "beforeunload"
+    dialog.value.accept()
+    context.close()
+
+
+def test_a_full_storage_loses_nothing_and_has_space_after_a_deletion(page):
+    send(page, "about trains")
+    page.evaluate(FILL, 100)
+    page.get_by_role("button", name="New chat").click()
+    send(page, "about boats")
+    expect(page.locator("#unsaved")).to_be_visible()
+    page.locator("#chat-list a").last.click()
+    page.evaluate("delete localStorage.filler")
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete").click()
+    expect(page.locator("#unsaved")).to_be_hidden()
+    page.reload()
+    page.locator("#chat-list a").click()
+    expect(page.locator(".said")).to_contain_text("about boats")
+    expect(page.locator(".text")).to_contain_text("def main():")
+
+
+def test_an_edited_prompt_survives_the_end_of_an_answer_escape_and_a_reload(page, triton):
+    triton.script = lambda _: [FIRST, FOREVER]
+    send(page, "first", done=False)
+    expect(page.locator(".text")).to_have_text("def main")
+    page.get_by_role("button", name="Edit").click()
+    page.keyboard.type(", changed")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#note")).to_have_text("Stopped.")
+    expect(page.get_by_label("Edited prompt")).to_have_value("first, changed")
+    page.get_by_label("Edited prompt").press("Escape")
+    page.reload()
+    page.get_by_role("button", name="Edit").click()
+    expect(page.get_by_label("Edited prompt")).to_have_value("first, changed")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Edit").click()
+    expect(page.get_by_label("Edited prompt")).to_have_value("first")
+
+
+def test_focus_and_selection_stay_when_an_answer_ends(page, triton):
+    triton.script = lambda _: [FIRST, FOREVER]
+    send(page, done=False)
+    page.get_by_text(" ma", exact=True).dblclick()
+    page.get_by_role("button", name="Copy prompt").focus()
+    page.keyboard.press("Escape")
+    expect(page.locator("#note")).to_have_text("Stopped.")
+    expect(page.get_by_role("button", name="Copy prompt")).to_be_focused()
+    assert "ma" in page.evaluate("getSelection().toString()")
+
+
+def test_enter_that_confirms_a_composed_word_does_not_send(page, triton):
+    keyboard = page.context.new_cdp_session(page)
+    keyboard.send("Input.imeSetComposition", {"text": "に", "selectionStart": 1, "selectionEnd": 1})
+    enter = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 229}
+    keyboard.send("Input.dispatchKeyEvent", {"type": "rawKeyDown", **enter})
+    keyboard.send("Input.insertText", {"text": "日本"})
+    expect(page.locator("#prompt")).to_have_value("日本")
+    assert not triton.asked
+    page.keyboard.press("Enter")
+    finished(page)
+    assert len(triton.asked) == 1
+
+
+def test_a_very_long_prompt_is_sent_whole(page, triton, monkeypatch):
+    long = property(lambda _: 10**6)
+    monkeypatch.setattr("tandem.gateway.models.ServedModels.max_model_len", long)
+    page.locator("#prompt").fill("word " * 40_000 + "end")
+    page.locator("#prompt").press("Enter")
+    finished(page)
+    assert asked(triton).count("word ") == 40_000
+    page.reload()
+    expect(page.locator(".said")).to_have_text(re.compile("end$"))
+
+
+def test_the_page_finds_a_server_that_comes_back(browser, app, triton):
+    triton.script = lambda _: [FIRST, FOREVER]
+    context = browser.new_context()
+    page = context.new_page()
+    with listen("127.0.0.1", 0) as bound, serving(app(model="org/tiny"), bound):
+        port = bound.getsockname()[1]
+        page.goto(address_of(bound))
+        send(page, done=False)
+        expect(page.locator(".text")).to_have_text("def main")
+        triton.stop()
+    expect(page.locator("#server")).to_contain_text("doesn't respond. Trying again")
+    expect(page.locator(".text")).to_have_text("def main")
+    page.locator("#prompt").fill("typed meanwhile")
+    page.keyboard.press("Enter")
+    expect(page.locator("#note")).to_contain_text("Can't reach the gateway")
+    expect(page.locator(".said")).to_have_text(["say it", "typed meanwhile"])
+    triton.start_again()
+    triton.script = lambda _: [FIRST, SECOND, LAST]
+    with listen("127.0.0.1", port) as bound, serving(app(model="org/other"), bound):
+        expect(page.locator("#server")).to_have_text("org/other")
+        page.get_by_role("button", name="Regenerate").last.click()
+        finished(page)
+    context.close()
+
+
+def test_the_page_asks_for_the_api_key(browser, app, triton):
+    triton.script = lambda _: [FIRST, SECOND, LAST]
+    context = browser.new_context()
+    page = context.new_page()
+    with listen("127.0.0.1", 0) as bound, serving(app(model="org/tiny", api_key="yes"), bound):
+        page.goto(address_of(bound))
+        expect(page.get_by_label("API key")).to_be_focused()
+        page.keyboard.type("no")
+        page.keyboard.press("Enter")
+        expect(page.locator("#server")).to_contain_text("the API key is missing or wrong")
+        expect(page.get_by_label("API key")).to_be_focused()
+        page.get_by_label("API key").fill("yes")
+        page.keyboard.press("Enter")
+        expect(page.locator("#server")).to_have_text("org/tiny")
+        send(page)
+        page.reload()
+        expect(page.locator("#server")).to_have_text("org/tiny")
+    context.close()
+
+
 # ---- Chats
 
 
@@ -357,6 +552,15 @@ def test_prompts_answers_and_code_can_be_copied(page, triton):
         page.get_by_role("button", name=name).click()
         expect(page.get_by_role("button", name="Copied").first).to_be_visible()
         assert page.evaluate(copied) == text
+
+
+def test_text_can_be_copied_from_a_page_without_https(page):
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    send(page, "the prompt")
+    page.get_by_role("button", name="Copy prompt").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_focused()
+    page.locator("#prompt").press("Control+V")
+    expect(page.locator("#prompt")).to_have_value("the prompt")
 
 
 def test_controls_on_the_page_set_fields_of_the_request(page, triton):

@@ -99,6 +99,9 @@ class ScriptedTriton:
     def stop(self) -> None:
         self._stopped.set()
 
+    def start_again(self) -> None:
+        self._stopped = asyncio.Event()
+
     async def close(self) -> None:
         pass
 

@@ -1,6 +1,11 @@
 // Requests to the gateway that serves this page.
 
-export class ApiError extends Error {}
+export class ApiError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
 
 function headers(key) {
   const sent = { "content-type": "application/json" };
@@ -14,7 +19,7 @@ async function throwError(response) {
   try {
     message = JSON.parse(text).error.message;
   } catch { /* a proxy's error, not the gateway's */ }
-  throw new ApiError(message);
+  throw new ApiError(message, response.status);
 }
 
 export async function get(path, key) {

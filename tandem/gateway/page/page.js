@@ -12,13 +12,16 @@ const SETTINGS = ["system", "mode", "model", "max-tokens", "temperature", "top-p
 const OF_ONE_CHAT = ["prediction", "schema"];
 const DEFAULT_COMPLETION = 256; // tokens; the gateway's default is 16
 const SAVE_EVERY = 1000; // milliseconds
+const RETRY_AFTER = 3000; // milliseconds
 
 let chat; // the shown one
 let shown = new Map(); // answers of the shown chat -> panels
-let running = null; // {chat, abort}
+let running = null; // {chat, turn, abort}
+const editing = new Set(); // ids of turns with an open editor
 let leaving = false; // the browser is closing the page, and with it the connection
 let models = [];
 let chats = true; // whether the model has a chat template
+let retry; // timer
 
 const key = () => at("key").value;
 
@@ -82,8 +85,7 @@ function fields(values) {
 // The messages before a turn, and its prompt.
 function messagesTo(of, turn) {
   const messages = [];
-  for (let next = turn.parent; next >= 0; next = of.turns[next].parent) {
-    const before = of.turns[next];
+  for (let before = storage.find(of, turn.parent); before; before = storage.find(of, before.parent)) {
     if (!storage.inContext(before)) continue;
     messages.unshift({ role: "user", content: before.prompt }, { role: "assistant", content: before.answer.text });
   }
@@ -100,9 +102,12 @@ function bodyOf(of, turn) {
 
 // ---- Chats
 
-function keep(saved) {
-  if (!storage.saveChat(saved)) say("The browser doesn't store this chat: its storage is full or turned off. Export the chat to keep it.", true);
+function keep(saved, turn) {
+  storage.saveChat(saved, turn);
+  showUnsaved();
 }
+
+const showUnsaved = () => { at("unsaved").hidden = !storage.isLosing(); };
 
 function showList() {
   const items = storage.allChats().map((one) => {
@@ -137,9 +142,10 @@ function exportChat() {
 
 function remove() {
   if (!confirm(`Delete the chat “${chat.title}”?`)) return;
-  if (running?.chat === chat) running.abort.abort();
   chat.deleted = true;
+  if (running?.chat === chat) running.abort.abort();
   storage.deleteChat(chat.id);
+  showUnsaved();
   open("");
 }
 
@@ -150,7 +156,7 @@ function open(id) {
   chat = found || storage.newChat({ ...defaults, ...inherited });
   for (const turn of chat.turns) {
     for (const answer of [turn.answer, turn.baseline]) {
-      if (answer?.finish === null && !answer.error && running?.chat !== chat) answer.finish = "interrupted";
+      if (answer?.finish === null && !answer.error && running?.turn !== turn) answer.finish = "interrupted";
     }
   }
   history.replaceState(null, "", found ? `#${chat.id}` : location.pathname);
@@ -166,6 +172,31 @@ function open(id) {
   promptBox.focus();
 }
 
+// Another tab has changed or deleted a chat.
+function followChat(id) {
+  const found = storage.readChat(id);
+  if (id === chat.id && found) chat.title = found.title;
+  else if (id === chat.id && chat.turns.length) say("Another tab deleted this chat. The next prompt brings it back.");
+  showList();
+}
+
+// Another tab answers in the shown chat.
+function followTurn(turn) {
+  const known = storage.find(chat, turn.id);
+  if (known && known !== running?.turn) {
+    for (const [old, now] of [[known.answer, turn.answer], [known.baseline, turn.baseline]]) {
+      if (old && now) Object.assign(old, now);
+      shown.get(old)?.draw();
+    }
+    const made = elementOf(known);
+    if (made) showVerdict(made, known);
+  } else if (!known) {
+    chat.turns.push(turn);
+    if (chat.leaf === turn.parent && !running) chat.leaf = turn.id;
+    showTurns();
+  }
+}
+
 // ---- Turns
 
 function panelFor(answer, title, turn, alone) {
@@ -178,42 +209,50 @@ function panelFor(answer, title, turn, alone) {
 function showTurns() {
   shown = new Map();
   const path = storage.path(chat);
-  turns.replaceChildren(...path.map((index) => turnElement(index)));
+  turns.replaceChildren(...path.map((turn) => turnElement(turn)));
   at("examples").hidden = path.length > 0;
   at("form").classList.toggle("started", path.length > 0);
   showLegend();
   countContext();
 }
 
-function turnElement(index) {
-  const turn = chat.turns[index];
+const elementOf = (turn) => turns.querySelector(`[data-turn="${turn.id}"]`);
+
+function turnElement(turn) {
   const said = element("div", { className: "said", textContent: turn.prompt, tabIndex: 0, role: "group", "aria-label": "Prompt" });
-  const edit = element("button", { type: "button", className: "small", textContent: "Edit" });
+  const edit = smallButton("Edit", () => startEdit(turn, said, actions));
   const actions = element("div", { className: "actions" }, edit, copyButton("Copy prompt", () => turn.prompt));
-  edit.addEventListener("click", () => startEdit(index, said, actions));
-  const versions = storage.versions(chat, index);
-  if (versions.length > 1) actions.append(versionButtons(versions, versions.indexOf(index)));
+  const versions = storage.versions(chat, turn);
+  if (versions.length > 1) actions.append(versionButtons(versions, versions.indexOf(turn)));
   const panels = element("div", { className: "panels" });
   if (turn.baseline) panels.append(element("div", { className: "verdict" }));
   panels.append(panelFor(turn.answer, turn.baseline ? "With drafts" : "Answer", turn, !turn.baseline));
   if (turn.baseline) panels.append(panelFor(turn.baseline, "Without drafts", turn, false));
-  const again = element("button", { type: "button", className: "small", textContent: "Regenerate" });
-  again.addEventListener("click", () => ask({ ...turn, parent: turn.parent }, Boolean(turn.baseline)));
+  const again = smallButton("Regenerate", () => ask(turn, Boolean(turn.baseline)));
   const below = element("div", { className: "actions" }, copyButton("Copy answer", () => turn.answer.text), again);
-  const made = element("article", { className: "turn", "aria-label": `Turn ${storage.path(chat).indexOf(index) + 1}` }, said, actions, panels, below);
-  made.dataset.turn = index;
+  const number = storage.path(chat).indexOf(turn) + 1;
+  const made = element("article", { className: "turn", "aria-label": `Turn ${number}` }, said, actions, panels, below);
+  made.dataset.turn = turn.id;
   showVerdict(made, turn);
+  if (editing.has(turn.id)) startEdit(turn, said, actions);
   return made;
+}
+
+function smallButton(name, act) {
+  const button = element("button", { type: "button", className: "small", textContent: name });
+  button.addEventListener("click", act);
+  return button;
 }
 
 function versionButtons(versions, place) {
   const go = (label, to) => {
-    const button = element("button", { type: "button", className: "small", textContent: label === "Previous version" ? "‹" : "›", "aria-label": label, disabled: to === undefined });
-    button.addEventListener("click", () => {
+    const button = smallButton(label === "Previous version" ? "‹" : "›", () => {
       storage.show(chat, to);
       keep(chat);
       showTurns();
     });
+    button.setAttribute("aria-label", label);
+    button.disabled = !to;
     return button;
   };
   return element(
@@ -222,23 +261,36 @@ function versionButtons(versions, place) {
   );
 }
 
-function startEdit(index, said, actions) {
-  const turn = chat.turns[index];
-  const box = element("textarea", { value: turn.prompt, rows: 4, "aria-label": "Edited prompt" });
+// The editor closes with its Cancel button. Until then, its text survives: Esc only hides it.
+function startEdit(turn, said, actions) {
+  const box = element("textarea", { value: storage.unsent(turn.id) || turn.prompt, rows: 4, "aria-label": "Edited prompt" });
   const send = element("button", { type: "button", textContent: "Send edited prompt" });
   const cancel = element("button", { type: "button", textContent: "Cancel" });
   const editor = element("div", { className: "said editor" }, box, element("div", { className: "row" }, send, cancel));
-  const end = () => { editor.replaceWith(said); actions.hidden = false; };
+  const hide = () => {
+    editing.delete(turn.id);
+    editor.replaceWith(said);
+    actions.hidden = false;
+    actions.firstElementChild.focus();
+  };
   const submit = () => {
     if (running) say("An answer is running. Stop it to send the edited prompt.");
-    else if (box.value.trim()) ask({ ...turn, prompt: box.value }, Boolean(turn.baseline));
+    else if (box.value.trim()) {
+      const asking = ask({ ...turn, prompt: box.value }, Boolean(turn.baseline));
+      if (!running) return;
+      editing.delete(turn.id);
+      storage.keepUnsent(turn.id, "");
+      return asking;
+    }
   };
   send.addEventListener("click", submit);
-  cancel.addEventListener("click", end);
+  cancel.addEventListener("click", () => { storage.keepUnsent(turn.id, ""); hide(); });
+  box.addEventListener("input", () => storage.keepUnsent(turn.id, box.value));
   box.addEventListener("keydown", (event) => {
     if (isSend(event)) { event.preventDefault(); submit(); }
-    if (event.key === "Escape") { event.stopPropagation(); end(); }
+    if (event.key === "Escape" && !event.isComposing) { event.stopPropagation(); hide(); }
   });
+  editing.add(turn.id);
   said.replaceWith(editor);
   actions.hidden = true;
   box.focus();
@@ -277,7 +329,7 @@ async function countContext() {
   const counted = chat;
   const total = models[0]?.max_model_len;
   const path = storage.path(chat);
-  const last = chat.turns[path.at(-1)];
+  const last = path.at(-1);
   if (!last || !total) {
     at("context").textContent = total ? `Context: ${total.toLocaleString("en")} tokens` : "";
     return;
@@ -304,19 +356,14 @@ function showRunning() {
   if (running) say(here ? "Answering…" : "Another chat is being answered.");
 }
 
-async function answer(of, turn, into, body, signal) {
+async function answer(into, body) {
   const path = body.messages ? "/v1/chat/completions" : "/v1/completions";
   const began = performance.now();
-  let saved = began;
   shown.get(into)?.draw();
   try {
-    for await (const chunk of stream(path, body, key(), signal)) {
+    for await (const chunk of stream(path, body, key(), running.abort.signal)) {
       add(into, chunk, (performance.now() - began) / 1000);
       shown.get(into)?.update();
-      if (performance.now() - saved > SAVE_EVERY && !of.deleted) {
-        saved = performance.now();
-        keep(of);
-      }
     }
     into.finish ??= "stop";
   } catch (error) {
@@ -343,51 +390,63 @@ async function ask({ parent, prompt, completes, plain }, compares) {
     say(error.message, true);
     return false;
   }
-  running = { chat: own, abort: new AbortController() };
+  const turn = { id: storage.newId(), parent, prompt, completes: completes ?? (models.length ? isCompletion() : undefined), plain: plain ?? Boolean(own.settings.schema.trim()), answer: newAnswer(), baseline: compares ? newAnswer() : null };
+  running = { chat: own, turn, abort: new AbortController() };
   showRunning();
-  await connected; // the form depends on the server
-  const turn = { parent, prompt, completes: completes ?? isCompletion(), plain: plain ?? Boolean(own.settings.schema.trim()), answer: newAnswer(), baseline: null };
-  if (compares) turn.baseline = newAnswer();
   own.turns.push(turn);
-  own.leaf = own.turns.length - 1;
+  own.leaf = turn.id;
   own.title ||= prompt.trim().replace(/\s+/g, " ").slice(0, 60);
   own.used = Date.now();
-  keep(own);
+  keep(own, turn);
   if (chat === own) {
     history.replaceState(null, "", `#${own.id}`);
     showList();
     showTurns();
     at("answers").scrollTop = at("answers").scrollHeight;
   }
-  const { signal } = running.abort;
+  const save = () => own.deleted || keep(own, turn);
+  const saving = setInterval(save, SAVE_EVERY);
   let words = "";
+  await connected; // the form depends on the server
+  if (turn.completes === undefined) {
+    turn.completes = isCompletion();
+    if (chat === own) showTurns();
+  }
   try {
     const body = bodyOf(own, turn);
     if (compares) body.seed ??= Math.floor(Math.random() * 2 ** 31);
-    await answer(own, turn, turn.answer, body, signal);
+    await answer(turn.answer, body);
     // Sequential, because concurrent requests would slow each other down.
-    if (compares) await answer(own, turn, turn.baseline, { ...body, drafter: "none", num_draft_tokens: undefined }, signal);
+    if (compares) await answer(turn.baseline, { ...body, drafter: "none", num_draft_tokens: undefined });
     words = `Complete: ${turn.answer.tokens.length} tokens.`;
     if (own.turns.some((other) => other !== turn && other.parent === parent && other.prompt === prompt) && Number(own.settings.temperature) === 0) {
       words += " At temperature 0, an answer repeats itself; Settings can raise it.";
     }
     at("announcer").textContent = turn.answer.text.slice(0, 1000);
   } catch (error) {
-    if (turn.baseline && turn.baseline.finish === null && !turn.baseline.error) turn.baseline = null;
     words = turn.answer.error ?? turn.baseline?.error ?? "Stopped.";
+    if (turn.baseline?.finish === null && !turn.baseline.error) turn.baseline = null; // it hasn't begun
+    if (error.name !== "AbortError" && !(error.status < 500)) connected = connect();
   } finally {
     running = null;
-    if (!own.deleted) keep(own);
-    if (chat === own) {
-      const old = turns.querySelector(`[data-turn="${own.turns.indexOf(turn)}"]`);
-      if (old) old.replaceWith(turnElement(own.turns.indexOf(turn)));
-      showLegend();
-      countContext();
-    }
+    clearInterval(saving);
+    save();
+    if (chat === own) showEnd(turn);
     showRunning();
     say(words, Boolean(turn.answer.error ?? turn.baseline?.error));
   }
   return true;
+}
+
+// The turn's other elements stay, and with them the focus, a selection, and an editor.
+function showEnd(turn) {
+  const made = elementOf(turn);
+  if (!made) return;
+  const ended = made.querySelectorAll(".panel").length > 1 && !turn.baseline;
+  if (ended) made.replaceWith(turnElement(turn));
+  else showVerdict(made, turn);
+  showLegend();
+  countContext();
 }
 
 async function send() {
@@ -412,13 +471,14 @@ function showExamples() {
     button.addEventListener("click", () => {
       at("schema").value = example.schema ? JSON.stringify(example.schema) : "";
       showExtras();
-      ask({ parent: -1, prompt: example.prompt }, true);
+      ask({ parent: null, prompt: example.prompt }, true);
     });
     return element("li", {}, button);
   }));
 }
 
 async function connect() {
+  clearTimeout(retry);
   try {
     const [served, tokenizer] = await Promise.all([get("/v1/models", key()), get("/tokenizer_info", key())]);
     models = served.data;
@@ -441,15 +501,22 @@ async function connect() {
     showExamples();
     countContext();
   } catch (error) {
-    at("server").textContent = error.message;
+    const away = !(error.status < 500); // or restarting
+    at("server").textContent = away ? "The server doesn't respond. Trying again…" : error.message;
     at("server").classList.add("wrong");
+    if (away) retry = setTimeout(() => { connected = connect(); }, RETRY_AFTER);
+    else if (error.status === 401) {
+      at("settings").showModal();
+      at("key").focus();
+    }
   }
 }
 
 // ---- Events
 
 const touches = matchMedia("(pointer: coarse)").matches; // no Shift key, so Enter starts a line
-const isSend = (event) => event.key === "Enter" && !event.isComposing
+// Safari ends a composition before the Enter that confirms it; its code is then 229.
+const isSend = (event) => event.key === "Enter" && !event.isComposing && event.keyCode !== 229
   && (event.ctrlKey || event.metaKey || !(event.shiftKey || touches));
 if (touches) at("keys").textContent = "";
 
@@ -457,7 +524,10 @@ form.addEventListener("submit", (event) => { event.preventDefault(); send(); });
 promptBox.addEventListener("keydown", (event) => {
   if (isSend(event)) { event.preventDefault(); send(); }
 });
-promptBox.addEventListener("input", () => storage.keepUnsent(chat.turns.length ? chat.id : "new", promptBox.value));
+promptBox.addEventListener("input", () => {
+  storage.keepUnsent(chat.turns.length ? chat.id : "new", promptBox.value);
+  showUnsaved();
+});
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !event.isComposing && !at("settings").open) running?.abort.abort();
 });
@@ -476,10 +546,17 @@ addEventListener("hashchange", () => {
   const id = location.hash.slice(1);
   if (id !== chat.id) open(id);
 });
-addEventListener("storage", (event) => { if (event.key?.startsWith("tandem-chat-")) showList(); });
+addEventListener("storage", ({ key: name }) => {
+  const changed = storage.describe(name);
+  if (changed.chat) followChat(changed.chat);
+  else if (changed.turn && changed.of === `${chat.id}-${changed.turn.id}`) followTurn(changed.turn);
+});
 addEventListener("pagehide", () => {
   leaving = true;
-  if (running && !running.chat.deleted) keep(running.chat);
+  if (running && !running.chat.deleted) keep(running.chat, running.turn);
+});
+addEventListener("beforeunload", (event) => {
+  if (storage.isLosing()) event.preventDefault();
 });
 addEventListener("pageshow", () => { leaving = false; });
 for (const button of ["show-settings", "extras"]) at(button).addEventListener("click", () => at("settings").showModal());
@@ -506,12 +583,12 @@ at("answers").addEventListener("scroll", () => {
   follows = box.scrollHeight - box.scrollTop - box.clientHeight < 60;
 });
 at("key").addEventListener("change", () => {
-  sessionStorage.setItem("tandem-key", key());
+  storage.writeInTab("tandem-key", key());
   connected = connect();
 });
 
 const defaults = settings();
-at("key").value = sessionStorage.getItem("tandem-key") ?? "";
+at("key").value = storage.readInTab("tandem-key", "");
 at("colors").checked = storage.read("tandem-colors", true);
 document.body.classList.toggle("uncolored", !at("colors").checked);
 open(location.hash.slice(1));

@@ -20,15 +20,22 @@ export function element(name, given = {}, ...children) {
   return made;
 }
 
+// Copies a text. Pages from another machine without HTTPS have no clipboard object.
+async function copied(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  const [box, focused] = [element("textarea", { value: text }), document.activeElement];
+  document.body.append(box);
+  box.select();
+  const done = document.execCommand("copy");
+  box.remove();
+  focused.focus();
+  return done;
+}
+
 export function copyButton(label, text) {
   const button = element("button", { type: "button", className: "small", textContent: label });
   button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(text());
-      button.textContent = "Copied";
-    } catch {
-      button.textContent = "Can't copy";
-    }
+    button.textContent = (await copied(text())) ? "Copied" : "Can't copy";
     setTimeout(() => { button.textContent = label; }, 2000);
   });
   return button;
