@@ -21,7 +21,7 @@ from tandem.guides.exact_numbers import check_numbers
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.finite_sets import list_values
 from tandem.guides.multiples import check_multiples
-from tandem.guides.patterns import check_patterns, exclude_nul
+from tandem.guides.patterns import translate
 from tandem.guides.references import check_references, percent_encode
 from tandem.guides.schema_parts import iter_leaves, iter_schemas
 
@@ -103,10 +103,9 @@ def _check(schema: dict[str, Any]) -> None:
     check_numbers(schema)
     check_exclusive_bounds(schema)
     check_multiples(schema)
-    check_patterns(schema)
     _check_min_properties(schema)
     _check_first_items(schema)
-    _check_constants(schema, exact_options(schema)["json_allowed_escapes"])
+    _check_constants(schema)
 
 
 def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,12 +147,16 @@ def _check_first_items(schema: Any) -> None:
             )
 
 
-def _check_constants(schema: Any, escapes: Any) -> None:
+def _unwritable(schema: Mapping[str, Any]) -> str:
+    """Return the characters that an answer can't contain, as the inside of brackets."""
+    escapes = exact_options(schema)["json_allowed_escapes"]
+    missing = (c for c, by in ESCAPED.items() if isinstance(escapes, str) and by not in escapes)
+    return UNWRITABLE + "".join(rf"\x{ord(c):02x}" for c in missing)
+
+
+def _check_constants(schema: Any) -> None:
     """Reject constants with characters that an answer can't contain."""
-    missing = "".join(
-        c for c, by in ESCAPED.items() if isinstance(escapes, str) and by not in escapes
-    )
-    unwritable = re.compile(f"[{UNWRITABLE}{re.escape(missing)}]")
+    unwritable = re.compile(f"[{_unwritable(schema)}]")
     for part in iter_schemas(schema):
         for keyword in ("const", "enum"):
             texts = (leaf for leaf in iter_leaves(part.get(keyword)) if isinstance(leaf, str))
@@ -176,6 +179,7 @@ def _drop_idle(schema: dict[str, Any]) -> None:
 
 def _rewrite(schema: dict[str, Any]) -> None:
     """Replace values with equivalent values that the library reads correctly."""
+    unwritable = _unwritable(schema)
     for part in iter_schemas(schema):
         for keyword in COUNTS:
             count = part.get(keyword)
@@ -184,9 +188,12 @@ def _rewrite(schema: dict[str, Any]) -> None:
         _bound_integer(part)
         pattern, by_name = part.get("pattern"), part.get("patternProperties")
         if isinstance(pattern, str):
-            part["pattern"] = exclude_nul(pattern)
+            part["pattern"] = translate(pattern, unwritable)
         if isinstance(by_name, dict):
-            part["patternProperties"] = {exclude_nul(p): inner for p, inner in by_name.items()}
+            translated = {translate(p, unwritable): inner for p, inner in by_name.items()}
+            if len(translated) < len(by_name):
+                raise GuideError("patternProperties must not have two equal patterns")
+            part["patternProperties"] = translated
         if isinstance(part.get("$ref"), str):
             part["$ref"] = percent_encode(part["$ref"])
 
