@@ -87,8 +87,7 @@ class LinearCost:
     def _without_pause(self, x: float, y: float) -> float:
         """Return the duration of a step of size ``x``, at most LONGEST_STEP times the expected."""
         fixed, each = self.coefficients()
-        longest = LONGEST_STEP * (fixed + each * x)
-        return min(y, longest) if longest else y
+        return min(y, LONGEST_STEP * (fixed + each * x)) if self._y else y
 
     def forget_slot(self) -> None:
         self.steps = 0
