@@ -2,8 +2,9 @@
 
 Between rounds, no engine call is in flight for a sequence, so its KV blocks can be evicted. With
 more running sequences than the target's cache holds, every round would need another prefill. So a
-sequence starts only if all running contexts fit at their full length. Sequences start in the
-order in which they enter the queue, which is bounded.
+sequence starts only if all running contexts fit at their full length. The queue is bounded, and in
+order of turns. A turn is the time at which a sequence entered, plus ten seconds for each level of
+its priority, so even the least urgent sequence starts before any that enters much later.
 
 Blocks in the draft engine's cache are reserved separately, and no sequence waits for them. A
 sequence without draft blocks decodes with the target alone until enough blocks are free. A sequence
@@ -30,13 +31,15 @@ from tandem.bls.errors import BadRequest, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 
+NS_PER_LEVEL = 10_000_000_000  # of priority
+
 
 class LoopUsage(NamedTuple):
     """Capacity used by the sequences of one loop, or of several loops together.
 
-    arriving: number of sequences whose lengths aren't known yet. oldest_queued_at: time at which
-    the first queued sequence entered the queue, in ns of the monotonic clock, which all processes
-    share; 0 if the queue is empty.
+    arriving: number of sequences whose lengths aren't known yet. first_turn: place of the
+    first queued sequence, in ns of the monotonic clock, which all processes share; 0 if the queue
+    is empty.
     """
 
     running: int = 0
@@ -44,7 +47,7 @@ class LoopUsage(NamedTuple):
     queued: int = 0
     blocks: int = 0
     draft_blocks: int = 0
-    oldest_queued_at: int = 0
+    first_turn: int = 0
 
     @classmethod
     def total(cls, usages: Iterable[LoopUsage]) -> LoopUsage:
@@ -52,9 +55,9 @@ class LoopUsage(NamedTuple):
         all_usages = [*usages]
         if not all_usages:
             return cls()
-        firsts = [usage.oldest_queued_at for usage in all_usages if usage.oldest_queued_at]
+        firsts = [usage.first_turn for usage in all_usages if usage.first_turn]
         sums = cls(*map(sum, zip(*all_usages, strict=True)))
-        return sums._replace(oldest_queued_at=min(firsts, default=0))
+        return sums._replace(first_turn=min(firsts, default=0))
 
 
 class OtherLoops:
@@ -94,8 +97,7 @@ class Reservation:
 
     A sequence that needs more blocks than the target's cache holds reserves the entire cache and
     runs by itself. has_draft_blocks: whether the sequence has reserved its blocks in the draft
-    engine's cache. queued_at: time at which the sequence entered the queue, in ns of the monotonic
-    clock.
+    engine's cache. turn: place in the queue, in ns of the monotonic clock.
     """
 
     def __init__(
@@ -103,12 +105,14 @@ class Reservation:
         blocks: int,
         draft_blocks: int = 0,
         start: Callable[[], None] = lambda: None,
+        priority: int = 0,
     ) -> None:
         self.blocks = blocks
         self.draft_blocks = draft_blocks
         self.start = start
+        self.priority = priority
         self.has_draft_blocks = False
-        self.queued_at = 0
+        self.turn = 0
 
     @classmethod
     def for_request(cls, request: Request, settings: LoopSettings) -> Reservation:
@@ -116,7 +120,8 @@ class Reservation:
         tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
         draft = settings.draft if request.drafter_kind.samples_from_draft_model else None
         draft_blocks = draft.kv_blocks_for(min(tokens, draft.max_seq_len)) if draft else 0
-        return cls(settings.target.kv_blocks_for(tokens), draft_blocks)
+        blocks = settings.target.kv_blocks_for(tokens)
+        return cls(blocks, draft_blocks, priority=request.priority)
 
 
 class Admission:
@@ -144,7 +149,7 @@ class Admission:
         self._draft_blocks = 0
         self._arriving = 0
         self._running: dict[Reservation, None] = {}  # ordered by start time
-        self._queue: deque[Reservation] = deque()
+        self._queue: list[Reservation] = []  # in order of turns
         self._lock = threading.Lock()
 
     @property
@@ -228,12 +233,12 @@ class Admission:
             if len(reservations) > limit:
                 raise self._too_many_prompts(len(reservations), limit)
             for reservation in reservations:
-                reservation.queued_at = time.monotonic_ns()
-            queue = [*self._queue, *reservations]
+                reservation.turn = time.monotonic_ns() + NS_PER_LEVEL * reservation.priority
+            queue = sorted([*self._queue, *reservations], key=lambda waiting: waiting.turn)
             queued = len(queue) - self._number_to_start(queue) + self._others.queued
             if queued > self._max_waiting:
                 raise self._overload_error()
-            self._queue.extend(reservations)
+            self._queue = queue
 
     def _leave(self, count: int) -> None:
         with self._exclusive_lock():
@@ -261,7 +266,7 @@ class Admission:
             for running in self._running:
                 self._try_reserve_draft_blocks(running)
             for _ in range(self._number_to_start(self._queue)):
-                reservation = self._queue.popleft()
+                reservation = self._queue.pop(0)
                 self._running[reservation] = None
                 self._blocks += reservation.blocks
                 self._try_reserve_draft_blocks(reservation)
@@ -277,7 +282,7 @@ class Admission:
             queued=len(self._queue),
             blocks=self._blocks,
             draft_blocks=self._draft_blocks,
-            oldest_queued_at=self._queue[0].queued_at if self._queue else 0,
+            first_turn=self._queue[0].turn if self._queue else 0,
         )
 
     @property
@@ -292,8 +297,8 @@ class Admission:
 
     def _number_to_start(self, queue: Iterable[Reservation]) -> int:
         """Return how many queued sequences may start now without overtaking other loops' queues."""
-        first = self._others.oldest_queued_at
-        in_turn = [*takewhile(lambda waiting: not first or waiting.queued_at < first, queue)]
+        first = self._others.first_turn
+        in_turn = [*takewhile(lambda waiting: not first or waiting.turn < first, queue)]
         free_blocks = self._kv_blocks - self._blocks - self._others.blocks
         return _number_that_fit(in_turn, max(0, self._free_slots), free_blocks)
 

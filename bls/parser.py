@@ -33,6 +33,7 @@ from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.contract.tensor import Tensor
 from tandem.sampling.params import NUMBERS, sampling_fields
 
+MAX_PRIORITY = 100
 LOGITS_BYTES = 4  # answers contain FP32 logits
 
 
@@ -277,6 +278,7 @@ class PromptParser:
             prompt_ids=UNTOKENIZED,
             max_tokens=max_tokens,
             min_tokens=self._inputs.integer(tensors.MIN_TOKENS, 0, max_tokens) or 0,
+            priority=self._inputs.integer(tensors.PRIORITY, -MAX_PRIORITY, MAX_PRIORITY) or 0,
             sampling=self._sampling(secrets.randbits(63) if seed is None else seed),
             seeded=seed is not None,
             end_ids=self._end_ids(),

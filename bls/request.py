@@ -67,6 +67,7 @@ class Request(Options):
     max_tokens: int
     sampling: Sampling = GREEDY
     min_tokens: int = 0
+    priority: int = 0  # a lower one leaves the queue earlier
     end_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     drafter: DrafterName = BASELINE.name

@@ -124,6 +124,8 @@ DRAFT_ACCEPTANCE_THRESHOLD = INPUTS.declare(
 )
 """With `use_draft_logits`: accept every draft token with at least this target probability. Changes
 the distribution."""
+PRIORITY = INPUTS.declare("priority", "INT32", (1,), optional=True)
+"""Place in the queue, -100 to 100; lower starts earlier (default: 0). A level counts as 10 s."""
 LORA_NAME = INPUTS.declare("lora_name", "STRING", (1,), optional=True)
 """LoRA adapter, by its name in the profile (default: none)."""
 STOP = INPUTS.declare("stop", "BOOL", (1,), optional=True)

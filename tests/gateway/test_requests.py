@@ -65,6 +65,7 @@ async def test_temperature_defaults_to_1_and_0_is_greedy(asked, body, inputs):
         ({"frequency_penalty": -0.5}, {"frequency_penalty": -0.5}),
         ({"repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
         ({"min_tokens": 4}, {"min_tokens": 4}),
+        ({"priority": -3}, {"priority": -3}),
         ({"ignore_eos": True}, {"end_id": -1}),
         ({"bad_words": ["a", "b"]}, {"bad_words": ["a", "b"]}),
         (

@@ -61,7 +61,6 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "length_penalty": Unsupported("it is only for beam search", (1, 0)),
     "messages": Unsupported(_CHATS),
     "modalities": Unsupported("the output is always text", (["text"],)),
-    "priority": Unsupported("requests start in order of arrival", (0,)),
     "reasoning_effort": Unsupported(_CHATS, ("none",)),
     "regex": Unsupported("use guided_regex"),
     "skip_special_tokens": Unsupported("the deployment's profile sets it", (True,)),

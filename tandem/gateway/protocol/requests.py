@@ -103,6 +103,7 @@ class GenerationRequest(GuidedRequest):
     prompt_lookup_num_tokens: Count | None = None
     max_matching_ngram_size: Count | None = None
     lookup_pool: str | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
     prediction: PredictedOutput | None = None
     """The expected output; see below (default: none)."""
     use_draft_logits: bool | None = None

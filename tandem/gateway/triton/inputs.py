@@ -53,6 +53,7 @@ def inputs_for(
         tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,
         tensors.MAX_MATCHING_NGRAM_SIZE: request.max_matching_ngram_size,
         tensors.LOOKUP_POOL: request.lookup_pool,
+        tensors.PRIORITY: request.priority or None,
         tensors.PREDICTION: join_text(prediction.content) or None if prediction else None,
         tensors.USE_DRAFT_LOGITS: request.use_draft_logits,
         tensors.DRAFT_ACCEPTANCE_THRESHOLD: request.draft_acceptance_threshold,

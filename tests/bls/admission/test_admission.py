@@ -1,5 +1,6 @@
 """Admission decides which sequences start, wait, are rejected, or reserve draft blocks."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -25,15 +26,15 @@ class Waiting:
             draft_kv_blocks=draft_kv_blocks,
         )
 
-    def reservation(self, name, blocks=1, draft_blocks=0):
-        return Reservation(blocks, draft_blocks, lambda: self.started.append(name))
+    def reservation(self, name, blocks=1, draft_blocks=0, priority=0):
+        return Reservation(blocks, draft_blocks, lambda: self.started.append(name), priority)
 
     def enter(self, *reservations):
         self.admission.arrive(len(reservations)).enter(reservations)
         return reservations[0]
 
-    def add(self, name, blocks=1, draft_blocks=0):
-        return self.enter(self.reservation(name, blocks, draft_blocks))
+    def add(self, name, blocks=1, draft_blocks=0, priority=0):
+        return self.enter(self.reservation(name, blocks, draft_blocks, priority))
 
     @property
     def present(self):
@@ -67,6 +68,28 @@ def test_short_prompts_do_not_overtake_a_long_one():
     queue.add("four", 4)
     queue.add("one", 1)
     assert queue.started == ["five"]
+
+
+def test_urgent_sequences_start_first_and_equal_ones_in_order():
+    queue = Waiting(max_running=1, max_waiting=9)
+    running = queue.add("running")
+    for name, priority in (("b1", 1), ("a1", 0), ("b2", 1), ("first", -100), ("a2", 0)):
+        queue.add(name, priority=priority)
+    for _ in range(6):
+        queue.admission.release(running)
+        running = next(iter(queue.admission._running), None)
+    assert queue.started == ["running", "first", "a1", "a2", "b1", "b2"]
+
+
+def test_the_least_urgent_sequence_starts_before_urgent_ones_that_arrive_much_later(monkeypatch):
+    queue = Waiting(max_running=1, max_waiting=2)
+    running = queue.add("running")
+    queue.add("patient", priority=100)
+    later = time.monotonic_ns() + 2_001 * 10**9
+    monkeypatch.setattr(time, "monotonic_ns", lambda: later)
+    queue.add("urgent", priority=-100)
+    queue.admission.release(running)
+    assert queue.started == ["running", "patient"]
 
 
 def test_a_sequence_larger_than_the_cache_decodes_alone():

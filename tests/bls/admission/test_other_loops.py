@@ -23,8 +23,8 @@ class Loops:
     def enter(self, loop, *reservations):
         self.admissions[loop].arrive(len(reservations)).enter(reservations)
 
-    def add(self, loop, name, blocks=1, draft_blocks=0):
-        added = Reservation(blocks, draft_blocks, lambda: self.started.append(name))
+    def add(self, loop, name, blocks=1, draft_blocks=0, priority=0):
+        added = Reservation(blocks, draft_blocks, lambda: self.started.append(name), priority)
         self.enter(loop, added)
         return added
 
@@ -49,6 +49,15 @@ class Others(OtherLoops):
         for number, admission in enumerate(self._loops.admissions):
             if number != self._own:
                 admission.start_waiting()
+
+
+def test_an_urgent_sequence_starts_before_sequences_of_other_loops():
+    loops = Loops(2)
+    five = loops.add(0, "five", 5)
+    loops.add(0, "four", 4)
+    loops.add(1, "urgent", 4, priority=-1)
+    loops.admissions[0].release(five)
+    assert loops.started == ["five", "urgent", "four"]
 
 
 def test_sequences_start_in_order_across_loops():

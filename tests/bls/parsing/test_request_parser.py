@@ -64,6 +64,7 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         ({"max_tokens": 65}, "input 'max_tokens' must be between 1 and 64; got 65"),
         ({"max_tokens": [4, 4]}, "input 'max_tokens' must have one value per prompt; got 2"),
         ({"min_tokens": -1}, "input 'min_tokens' must be between 0 and 4; got -1"),
+        ({"priority": 101}, "input 'priority' must be between -100 and 100; got 101"),
         ({"min_tokens": 5}, "input 'min_tokens' must be between 0 and 4; got 5"),
         (
             {"input_ids": [1]},
@@ -399,6 +400,7 @@ HARMLESS = {
     "guided_decoding_guide_type": "regex",
     "guided_decoding_guide": "a",
     "lora_name": "sql",
+    "priority": -1,
 }
 
 
@@ -429,6 +431,7 @@ def test_each_row_of_a_batch_has_its_own_inputs():
         "guided_decoding_guide_type": "choice",
         "guided_decoding_guide": '["b"]',
         "lora_name": "legal",
+        "priority": 2,
     }
     first = {k: v for k, v in HARMLESS.items() if not k.startswith("logit_bias")}
     first["use_draft_logits"] = True
