@@ -1,10 +1,9 @@
 """A remote engine chooses, checks and replaces its replicas."""
 
-import json
 import queue
 import socket
 import subprocess
-import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,8 +11,10 @@ from contextlib import ExitStack
 import grpc
 import numpy as np
 import pytest
+from benchmarks.proxy import Proxy
 from live_triton import eventually
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from remote_replicas import FACTS, Replica
+from tritonclient.grpc import service_pb2_grpc
 
 from tandem.contract import engine as tensors
 from tandem.engines.engine import ForwardedCall
@@ -21,56 +22,7 @@ from tandem.engines.errors import LoadError
 from tandem.engines.remote.engine import RemoteEngine
 from tandem.engines.remote.settings import RemoteSettings
 
-FACTS = json.dumps({"vocab_size": 10, "max_seq_len": 64})
 IDS = {tensors.INPUT_IDS: np.array([[1, 2, 3]], np.int32)}
-
-
-class Replica(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """A server with the model `m`, which answers each call with the token 7."""
-
-    def __init__(self, port=0, credentials=None):
-        self.facts, self.code, self.line = FACTS, None, "failed"
-        self.inputs = tensors.INPUTS
-        self.ids, self.stops, self.metadata = [], [], {}
-        self.stopped = threading.Event()  # calls with an id wait for it
-        self.stopped.set()
-        self.server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self.server)
-        address = f"127.0.0.1:{port}"
-        self.port = (
-            self.server.add_secure_port(address, credentials)
-            if credentials
-            else self.server.add_insecure_port(address)
-        )
-        self.url = f"localhost:{self.port}"
-        self.server.start()
-
-    def ModelConfig(self, request, context):  # noqa: N802
-        answer = service_pb2.ModelConfigResponse()
-        if self.facts:
-            answer.config.parameters["facts"].string_value = self.facts
-        for name in self.inputs:
-            answer.config.input.add(name=name)
-        return answer
-
-    def ModelReady(self, request, context):  # noqa: N802
-        return service_pb2.ModelReadyResponse(ready=True)
-
-    def ModelInfer(self, request, context):  # noqa: N802
-        self.metadata = dict(context.invocation_metadata())
-        if any(given.name == tensors.STOP for given in request.inputs):
-            self.stops.append(request.id)
-            self.stopped.set()
-        elif request.id:
-            self.ids.append(request.id)
-            self.stopped.wait(10)
-            if self.code:
-                context.abort(self.code, self.line)
-        answer = service_pb2.ModelInferResponse()
-        output = answer.outputs.add(name=tensors.OUTPUT_IDS, datatype="INT32")
-        output.shape.extend([1, 1, 1])
-        answer.raw_output_contents.append(np.array([7], np.int32).tobytes())
-        return answer
 
 
 @pytest.fixture
@@ -233,6 +185,47 @@ def test_an_overdue_call_fails_alone_with_the_host_and_its_timeout(start, connec
     )
     replica.stopped.set()
     assert call(engine, "b-1") == [[[7]]]
+
+
+def test_a_stalled_connection_costs_one_timeout_and_then_calls_go_elsewhere(start, connect, stack):
+    first, second = start(), start()
+    proxy = stack.enter_context(Proxy(first.url))
+    engine = connect(proxy.url, second.url)
+    call(engine, "a-1")
+    proxy.stall()
+    began = time.monotonic()
+    assert call(engine, "a-2", timeout=0.5) == (
+        "INTERNAL",
+        f"{proxy.url} didn't answer within 0.5 s",
+    )
+    assert time.monotonic() - began < 2
+    for number in range(4):  # also before the replica is known to be down
+        assert call(engine, f"new{number}-1", timeout=0.5) == [[[7]]]
+    assert eventually(lambda: call(engine, "a-3", timeout=0.5) == [[[7]]], 10)
+    proxy.flow()
+    assert eventually(lambda: gets_new_sequences(engine, first), 20)
+
+
+def test_a_dropped_connection_loses_no_call(start, connect, stack):
+    first, second = start(), start()
+    proxy = stack.enter_context(Proxy(first.url))
+    engine = connect(proxy.url, second.url)
+    call(engine, "a-1")
+    proxy.cut()  # while no call runs
+    assert call(engine, "a-2") == [[[7]]]
+    assert eventually(lambda: gets_new_sequences(engine, first), 20)
+    first.stopped.clear()
+    answers = queue.Queue()
+    ids = [f"{name}-1" for name in "bc"]  # one for each replica
+    for name in ids:
+        engine.forward(
+            ForwardedCall(IDS, [tensors.OUTPUT_IDS], name, 20.0, answers.put, pytest.fail)
+        )
+    assert eventually(lambda: {*ids} & {*first.ids})
+    proxy.cut()
+    for _ in ids:
+        assert answers.get(timeout=10)
+    first.stopped.set()
 
 
 def test_all_addresses_of_a_name_are_replicas(start, connect, monkeypatch):

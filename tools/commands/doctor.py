@@ -1,8 +1,10 @@
 """Check what this machine needs to serve, and how to get what is missing.
 
-The exit status is 1 if a requirement is missing.
+With --profile, also check that profile and the servers of its remote engines. The exit status is 1
+if a requirement is missing.
 
     tandem doctor
+    tandem doctor --profile mine.yaml
 """
 
 from __future__ import annotations
@@ -15,14 +17,19 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from tandem.tools.commands.gateway_options import add_base_port, usual_ports
+from tandem.tools.commands.options import add_profile, named_profile
 from tandem.tools.errors import TandemError, install_extra
+from tandem.tools.profiles.deployment import load
+from tandem.tools.profiles.engines.remote import Reading, RemoteDraft
 from tandem.tools.profiles.machine import count_gpus, free_memory
+from tandem.tools.profiles.profile import convert_errors, read_profile
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports
 from tandem.tools.triton.supervisor import SHARED_MEMORY
@@ -53,10 +60,13 @@ class Finding:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_base_port(parser)
+    add_profile(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     findings = list(examine(usual_ports(options.base_port)))
+    if options.profile is not None:
+        findings += examine_profile(named_profile(options.profile))
     table = Table("", "what", "found", "fix", box=None, pad_edge=False)
     for finding in findings:
         fix = "" if finding.good else finding.fix
@@ -97,6 +107,32 @@ def examine(ports: Mapping[str, int]) -> Iterator[Finding]:
     yield _gpu()
     for package, fix in OPTIONAL.items():
         yield _package(package, fix, missing=None)
+
+
+def examine_profile(path: Path) -> Iterator[Finding]:
+    """Check a profile, and first all replicas of its remote engines."""
+    try:
+        with convert_errors(path):
+            engines = read_profile(path).engines
+        for role, section in engines:
+            if isinstance(section, RemoteDraft):
+                yield from _replicas(role, section)
+        load(path)
+    except TandemError as error:
+        yield Finding("profile", str(path), good=False, fix=str(error))
+    else:
+        yield Finding("profile", str(path), good=True)
+
+
+def _replicas(role: str, section: RemoteDraft) -> Iterator[Finding]:
+    first: Reading | None = None
+    for reading in section.readings():
+        subject, fix = f"{role} at {reading.name}", reading.problem
+        if not fix and first and reading.facts != first.facts:
+            fix = f"serves another model or version than {first.name}; all replicas must be equal"
+        first = first or (reading if reading.facts else None)
+        found = "can't be used" if fix else f"serves '{section.model}'"
+        yield Finding(subject, found, not fix, fix)
 
 
 def _triton() -> Finding:

@@ -139,7 +139,7 @@ class RemoteEngine:
                 return None
             replica = self._of_sequence.pop(sequence, None)
             if replica not in ready:
-                replica = min(ready, key=lambda r: (r.calls, r.last_chosen))
+                replica = min(ready, key=lambda r: (r.suspect, r.calls, r.last_chosen))
                 self._chosen += 1
                 replica.last_chosen = self._chosen
             if sequence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +24,17 @@ from tandem.tools.profiles.engines.base import (
 )
 
 NO_FOLDER = Path("/dev/null")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a replica says: the facts about its model, or the problem that it has."""
+
+    name: str
+    facts: str = ""
+    problem: str = ""
+
+
 Url = Annotated[str, Field(pattern=r"^([^:/\s\[\]]+|\[[0-9a-fA-F:.]+\]):\d{1,5}$")]
 
 
@@ -67,8 +79,7 @@ class RemoteDraft(EngineSection):
             raise ProfileError(("tls",), "must be true if a certificate is set")
         if (self.cert_file is None) != (self.key_file is None):
             raise ProfileError(("cert_file",), "must be set together with key_file")
-        given = self.model_dump(include={f.name for f in fields(RemoteModel)}, mode="json")
-        connection = RemoteModel(**given | {"url": self.url})
+        connection = self._connection()
         text, replicas = self._read_facts(connection)
         config = {"parameters": {FACTS: {"string_value": text}}}
         try:
@@ -81,6 +92,25 @@ class RemoteDraft(EngineSection):
             **{f.name: getattr(facts, f.name) for f in fields(EngineFacts)},
             parameters=parameters_of(settings, self.kind, excludes_input=facts.excludes_input),
         )
+
+    def readings(self) -> Iterator[Reading]:
+        """Ask each replica."""
+        connection = self._connection()
+        try:
+            for place in resolve(connection):
+                replica = Replica(connection, *place)
+                try:
+                    yield Reading(replica.name, replica.read_facts())
+                except (LoadError, UnreachableError) as error:
+                    yield Reading(replica.name, problem=str(error))
+                finally:
+                    replica.client.close()
+        except (LoadError, UnreachableError) as error:
+            yield Reading(", ".join(self.url), problem=str(error))
+
+    def _connection(self) -> RemoteModel:
+        given = self.model_dump(include={f.name for f in fields(RemoteModel)}, mode="json")
+        return RemoteModel(**given | {"url": self.url})
 
     def _read_facts(self, connection: RemoteModel) -> tuple[str, int]:
         """Return the facts of the first replica that answers, and the number of all replicas."""
