@@ -28,10 +28,17 @@ from tandem.contract.errors import ErrorClass, ErrorCode, prefix_class
 
 
 class ServingError(Exception):
-    """Base of errors whose message is one line for clients: what, where, and how to fix it."""
+    """Base of errors whose message is one line for clients: what, where, and how to fix it.
+
+    field: name of the input that is wrong; "" if the error isn't about one input.
+    """
 
     code: ErrorCode = "INTERNAL"
     error_class: ErrorClass | None = None
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
     @property
     def line(self) -> str:
@@ -78,8 +85,10 @@ class GuideFailed(ServingError):
 class EngineCallError(ServingError):
     """An engine call failed. model: name of the Triton model. what: its error message."""
 
-    def __init__(self, model: str, what: str, code: ErrorCode = "INTERNAL") -> None:
-        super().__init__(f"model '{model}' failed: {what}")
+    def __init__(
+        self, model: str, what: str, code: ErrorCode = "INTERNAL", field: str = ""
+    ) -> None:
+        super().__init__(f"model '{model}' failed: {what}", field)
         self.model = model
         self.what = what
         self.code = code
@@ -106,14 +115,17 @@ class EngineUnavailable(EngineCallError):
 class RejectedByEngine(EngineCallError):
     """The engine is healthy but rejected the call's arguments. Other requests are not affected."""
 
-    def __init__(self, model: str, what: str, code: ErrorCode = "INVALID_ARG") -> None:
-        super().__init__(model, what, code)
+    def __init__(
+        self, model: str, what: str, code: ErrorCode = "INVALID_ARG", field: str = ""
+    ) -> None:
+        super().__init__(model, what, code, field)
 
 
 class Cancelled(Exception):
     """The client cancelled or disconnected."""
 
     code: ErrorCode = "CANCELLED"
+    field = ""
     line = "the request was cancelled"
 
     def __str__(self) -> str:

@@ -73,7 +73,7 @@ class PromptInputs:
             return None
         if not minimum <= value <= maximum:
             raise BadRequest(
-                f"input '{tensor}' must be between {minimum} and {maximum}; got {value}"
+                f"input '{tensor}' must be between {minimum} and {maximum}; got {value}", tensor
             )
         return int(value)
 
@@ -81,7 +81,7 @@ class PromptInputs:
         """Return the finite number within ``bounds``; None if it is missing."""
         value = self.scalar(tensor, None)
         if value is not None and (fault := bounds.fault(value)):
-            raise BadRequest(f"input '{tensor}' {fault}")
+            raise BadRequest(f"input '{tensor}' {fault}", tensor)
         number: float | None = value
         return number
 
@@ -91,7 +91,9 @@ class PromptInputs:
             return default
         values = self.values(tensor)
         if len(values) != 1:
-            raise BadRequest(f"input '{tensor}' must have one value per prompt; got {len(values)}")
+            raise BadRequest(
+                f"input '{tensor}' must have one value per prompt; got {len(values)}", tensor
+            )
         return values[0].item()
 
     def strings(self, tensor: Tensor) -> tuple[str, ...]:
@@ -101,14 +103,15 @@ class PromptInputs:
         except UnicodeDecodeError as error:
             raise BadRequest(
                 f"input '{tensor}' must be UTF-8; got byte {error.object[error.start]:#04x} at "
-                f"position {error.start}"
+                f"position {error.start}",
+                tensor,
             ) from error
 
     def reject_unless(self, possible: bool, inputs: Iterable[Tensor], reason: str) -> None:
         """Unless ``possible``, reject inputs whose values aren't all zero, false or empty."""
         for tensor in () if possible else inputs:
             if any(self.values(tensor).tolist()):
-                raise BadRequest(f"input '{tensor}' {reason}")
+                raise BadRequest(f"input '{tensor}' {reason}", tensor)
 
 
 def split_rows(arrays: Mapping[str, NDArray[Any]]) -> list[PromptInputs]:
@@ -117,7 +120,7 @@ def split_rows(arrays: Mapping[str, NDArray[Any]]) -> list[PromptInputs]:
     for name, array in arrays.items():
         if len(array) != size:
             raise BadRequest(
-                f"input '{name}' must have {size} rows, one per prompt; got {len(array)}"
+                f"input '{name}' must have {size} rows, one per prompt; got {len(array)}", name
             )
     return [PromptInputs(arrays, row) for row in range(size)]
 
@@ -137,7 +140,7 @@ def reject_unknown(parameters: str) -> None:
         if key in TRITON_PARAMETERS or key.startswith("triton_"):
             continue
         if key in names:
-            raise BadRequest(f"input '{key}' must be a tensor; it was sent as a parameter")
+            raise BadRequest(f"input '{key}' must be a tensor; it was sent as a parameter", key)
         near = difflib.get_close_matches(key[:MAX_QUOTE_CHARS], names, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise BadRequest(f"input {quote(key)} isn't known{hint}")
@@ -153,21 +156,24 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
         if limits.max_text_bytes and longest > limits.max_text_bytes:
             raise BadRequest(
                 f"input '{tensor}' has {longest} bytes; the limit is {limits.max_text_bytes}; "
-                f"shorten the {text}"
+                f"shorten the {text}",
+                tensor,
             )
     lists = {tensor: inputs[tensor] for tensor in WORD_LISTS if tensor in inputs}
     for tensor, words in lists.items():
         if words.size > len(words) * limits.max_words:
             raise BadRequest(
                 f"input '{tensor}' has {words.size // len(words)} words per prompt; the limit is "
-                f"{limits.max_words}"
+                f"{limits.max_words}",
+                tensor,
             )
     size = sum(len(word) for words in lists.values() for word in words.flat)
     if size > limits.max_words_bytes:
         names = " and ".join(f"'{tensor}'" for tensor in lists)
         raise BadRequest(
             f"input{'s' * (len(lists) > 1)} {names}: {size} bytes in total; the limit is "
-            f"{limits.max_words_bytes}"
+            f"{limits.max_words_bytes}",
+            next(iter(lists)),
         )
 
 
@@ -188,11 +194,13 @@ def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
     if longest and not max_bytes:
         raise GuideRejected(
             f"input '{TYPE}' isn't supported by this deployment: its profile sets "
-            "limits.max_guide_bytes to 0"
+            "limits.max_guide_bytes to 0",
+            TYPE,
         )
     if longest > max_bytes:
         raise GuideRejected(
-            f"input '{TEXT}' has {longest} bytes; the limit is {max_bytes}; send a shorter guide"
+            f"input '{TEXT}' has {longest} bytes; the limit is {max_bytes}; send a shorter guide",
+            TEXT,
         )
 
 
@@ -201,19 +209,23 @@ def read_guide(inputs: PromptInputs) -> Guide | None:
     kind, text = (_single_value(inputs, tensor) for tensor in (TYPE, TEXT))
     if not kind:
         if text:
-            raise BadRequest(f"input '{TYPE}' is missing; send one of {', '.join(KINDS)}")
+            raise BadRequest(f"input '{TYPE}' is missing; send one of {', '.join(KINDS)}", TYPE)
         return None
     if kind not in KINDS:
-        raise BadRequest(f"input '{TYPE}' must be one of {', '.join(KINDS)}; got {quote(kind)}")
+        raise BadRequest(
+            f"input '{TYPE}' must be one of {', '.join(KINDS)}; got {quote(kind)}", TYPE
+        )
     if not text and kind != WITHOUT_TEXT:
-        raise BadRequest(f"input '{TEXT}' is missing; '{TYPE}' {kind} requires it")
+        raise BadRequest(f"input '{TEXT}' is missing; '{TYPE}' {kind} requires it", TEXT)
     return Guide(kind, text)
 
 
 def _single_value(inputs: PromptInputs, tensor: Tensor) -> str:
     values = inputs.strings(tensor)
     if len(values) > 1:
-        raise BadRequest(f"input '{tensor}' must have one value per prompt; got {len(values)}")
+        raise BadRequest(
+            f"input '{tensor}' must have one value per prompt; got {len(values)}", tensor
+        )
     return values[0] if values else ""
 
 
@@ -249,7 +261,9 @@ class DraftInputs:
         ahead = self._draft_ahead(drafter, guided=request.guide is not None)
         pool = self._lookup_pool()
         if drafter.in_engine and draft_len == 0:
-            raise BadRequest(f"input '{tensors.NUM_DRAFT_TOKENS}' {IN_ENGINE}")
+            raise BadRequest(
+                f"input '{tensors.NUM_DRAFT_TOKENS}' {IN_ENGINE}", tensors.NUM_DRAFT_TOKENS
+            )
         if drafter is BASELINE or draft_len == 0:
             return replace(request, drafter=BASELINE.name)
         self._inputs.reject_unless(
@@ -302,7 +316,8 @@ class DraftInputs:
         if name not in known:
             raise BadRequest(
                 f"input '{tensors.DRAFTER}' must be one of {', '.join(known)} in this deployment; "
-                f"got {quote(name)}"
+                f"got {quote(name)}",
+                tensors.DRAFTER,
             )
         drafter = DRAFTERS[name]
         self._inputs.reject_unless(
@@ -333,23 +348,27 @@ class DraftInputs:
         if values[0] not in DRAFT_AHEAD:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' must be one of {', '.join(DRAFT_AHEAD)}; "
-                f"got {quote(values[0])}"
+                f"got {quote(values[0])}",
+                tensors.DRAFT_AHEAD,
             )
         ahead = DRAFT_AHEAD[values[0]]
         if ahead and not drafter.drafts_ahead:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' requires '{tensors.DRAFTER}' to be "
-                f"{_names_of_drafters(lambda kind: kind.drafts_ahead)}"
+                f"{_names_of_drafters(lambda kind: kind.drafts_ahead)}",
+                tensors.DRAFT_AHEAD,
             )
         if ahead and not self._settings.draft_branches:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' can't be true: this deployment's draft engine "
-                "doesn't draft ahead; send auto or false"
+                "doesn't draft ahead; send auto or false",
+                tensors.DRAFT_AHEAD,
             )
         if ahead and guided:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' can't be true in a guided request; send auto or "
-                "false"
+                "false",
+                tensors.DRAFT_AHEAD,
             )
         return ahead
 
@@ -361,12 +380,14 @@ class DraftInputs:
         if not self._settings.max_pool_tokens:
             raise BadRequest(
                 f"input '{tensors.LOOKUP_POOL}' isn't supported by this deployment: its profile "
-                "sets decoding.prompt_lookup.max_pool_tokens to 0"
+                "sets decoding.prompt_lookup.max_pool_tokens to 0",
+                tensors.LOOKUP_POOL,
             )
         if not 1 <= len(names[0]) <= MAX_POOL_NAME_BYTES:
             raise BadRequest(
                 f"input '{tensors.LOOKUP_POOL}' must have between 1 and {MAX_POOL_NAME_BYTES} "
-                f"bytes; got {len(names[0])}"
+                f"bytes; got {len(names[0])}",
+                tensors.LOOKUP_POOL,
             )
         return self._inputs.strings(tensors.LOOKUP_POOL)[0]
 
@@ -386,7 +407,8 @@ class DraftInputs:
         if uses and self._settings.draft_tokenizer:
             raise BadRequest(
                 f"input '{tensors.USE_DRAFT_LOGITS}' must be false: the draft model has a "
-                "vocabulary of its own, so its logits don't fit the target's"
+                "vocabulary of its own, so its logits don't fit the target's",
+                tensors.USE_DRAFT_LOGITS,
             )
         return uses and self._settings.draft_returns_logits  # else ids are compared
 

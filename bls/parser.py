@@ -129,17 +129,19 @@ def check_logits(
     size = len(max_tokens) * rows * width * LOGITS_BYTES
     if size > settings.max_logits_bytes:
         wanted = [
-            f"'{tensor}'"
+            tensor
             for tensor, requested in (
                 (tensors.RETURN_CONTEXT_LOGITS, options.return_context_logits),
                 (tensors.RETURN_GENERATION_LOGITS, options.return_generation_logits),
             )
             if requested
         ]
+        names = " and ".join(f"'{tensor}'" for tensor in wanted)
         raise BadRequest(
-            f"input{'s' * (len(wanted) > 1)} {' and '.join(wanted)}: up to {size} bytes of logits "
+            f"input{'s' * (len(wanted) > 1)} {names}: up to {size} bytes of logits "
             f"(shape {[len(max_tokens), rows, width]}); the limit is {settings.max_logits_bytes}; "
-            "request fewer tokens or send fewer prompts"
+            "request fewer tokens or send fewer prompts",
+            wanted[0],
         )
 
 
@@ -159,7 +161,8 @@ def check_prediction(tensor: Tensor, length: int, target: EngineSettings) -> Non
     if length > target.max_seq_len:
         raise BadRequest(
             f"input '{tensor}' has {length} tokens; the limit is {target.max_seq_len} "
-            "(max_seq_len); shorten the prediction"
+            "(max_seq_len); shorten the prediction",
+            tensor,
         )
 
 
@@ -167,12 +170,16 @@ def _check_length(prompt_length: int, max_tokens: int, target: EngineSettings) -
     """Reject a prompt or answer that is too long, because engines cut it silently."""
     limit = target.max_seq_len - target.max_draft_len
     if prompt_length < 1:
-        raise BadRequest(f"input '{tensors.TEXT_INPUT}' must have at least one token; got none")
+        raise BadRequest(
+            f"input '{tensors.TEXT_INPUT}' must have at least one token; got none",
+            tensors.TEXT_INPUT,
+        )
     if prompt_length + max_tokens > limit:
         raise BadRequest(
             f"input '{tensors.MAX_TOKENS}' is {max_tokens} and the prompt has {prompt_length} "
             f"tokens; the limit is {limit} in total (max_seq_len {target.max_seq_len} minus "
-            f"max_draft_len {target.max_draft_len})"
+            f"max_draft_len {target.max_draft_len})",
+            tensors.MAX_TOKENS,
         )
 
 
@@ -204,7 +211,7 @@ def validate_rows(
     check_guides(arrays, settings.max_guide_bytes)
     for tensor in UNSUPPORTED:
         if arrays.get(tensor, np.empty(0)).size:
-            raise BadRequest(f"input '{tensor}' isn't supported by this deployment")
+            raise BadRequest(f"input '{tensor}' isn't supported by this deployment", tensor)
     return split_rows(arrays)
 
 
@@ -222,12 +229,16 @@ def parse(
     the memory.
     """
     if not rows:
-        raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send at least one prompt")
+        raise BadRequest(
+            f"input '{tensors.TEXT_INPUT}' is missing; send at least one prompt", tensors.TEXT_INPUT
+        )
     prompts = [PromptParser(row, settings).prompt(return_text_lengths) for row in rows]
     requests = [prompt.request for prompt in prompts]
     for option in fields(Options):
         if len({getattr(request, option.name) for request in requests}) > 1:
-            raise BadRequest(f"input '{option.name}' must be the same for all prompts of a request")
+            raise BadRequest(
+                f"input '{option.name}' must be the same for all prompts of a request", option.name
+            )
     lengths = [0 if p.input_ids is None else len(p.input_ids) for p in prompts]
     check_logits(lengths, [r.max_tokens for r in requests], requests[0], settings)
     return prompts
@@ -260,7 +271,8 @@ class PromptParser:
             return words._replace(prediction=texts[0]), request
         if any(texts):
             raise BadRequest(
-                f"send input '{tensors.PREDICTION}' or input '{tensors.PREDICTION_IDS}', not both"
+                f"send input '{tensors.PREDICTION}' or input '{tensors.PREDICTION_IDS}', not both",
+                tensors.PREDICTION,
             )
         check_prediction(tensors.PREDICTION_IDS, len(ids), self._settings.target)
         self._check_ids(tensors.PREDICTION_IDS, ids)
@@ -271,7 +283,8 @@ class PromptParser:
         max_tokens = self._inputs.integer(tensors.MAX_TOKENS, 1, self._settings.target.max_seq_len)
         if max_tokens is None:
             raise BadRequest(
-                f"input '{tensors.MAX_TOKENS}' is missing; send the maximum length of the output"
+                f"input '{tensors.MAX_TOKENS}' is missing; send the maximum length of the output",
+                tensors.MAX_TOKENS,
             )
         seed, flag = self._seed(), self._inputs.flag
         return Request(
@@ -312,7 +325,9 @@ class PromptParser:
         count = self._inputs.integer(tensor, 0, MAX_TOP_LOG_PROBS) or 0
         flags = (tensors.RETURN_LOG_PROBS, tensors.RETURN_PROMPT_LOG_PROBS)
         if count and not any(map(self._inputs.flag, flags)):
-            raise BadRequest(f"input '{tensor}' requires '{flags[0]}' or '{flags[1]}' to be true")
+            raise BadRequest(
+                f"input '{tensor}' requires '{flags[0]}' or '{flags[1]}' to be true", tensor
+            )
         if count and not self._settings.target.capabilities.top_log_probs:
             raise self._unsupported_by("target", tensor)
         return count
@@ -321,13 +336,16 @@ class PromptParser:
         texts = self._inputs.strings(tensors.TEXT_INPUT)
         has_ids = tensors.INPUT_IDS in self._inputs
         if not texts and not has_ids:
-            raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send the prompt")
+            raise BadRequest(
+                f"input '{tensors.TEXT_INPUT}' is missing; send the prompt", tensors.TEXT_INPUT
+            )
         if texts and has_ids:
             raise BadRequest(
-                f"send input '{tensors.TEXT_INPUT}' or input '{tensors.INPUT_IDS}', not both"
+                f"send input '{tensors.TEXT_INPUT}' or input '{tensors.INPUT_IDS}', not both",
+                tensors.TEXT_INPUT,
             )
         if texts and not texts[0]:
-            raise BadRequest(f"input '{tensors.TEXT_INPUT}' must not be empty")
+            raise BadRequest(f"input '{tensors.TEXT_INPUT}' must not be empty", tensors.TEXT_INPUT)
         bias_words = self._inputs.strings(tensors.EMBEDDING_BIAS_WORDS)
         return TokenizerInputs(
             text=texts[0] if texts else "",
@@ -342,10 +360,14 @@ class PromptParser:
         if len(weights) != count:
             raise BadRequest(
                 f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must have {count} values, one per "
-                f"item of '{tensors.EMBEDDING_BIAS_WORDS}'; got {len(weights)}"
+                f"item of '{tensors.EMBEDDING_BIAS_WORDS}'; got {len(weights)}",
+                tensors.EMBEDDING_BIAS_WEIGHTS,
             )
         if not np.isfinite(weights).all():
-            raise BadRequest(f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must have finite values")
+            raise BadRequest(
+                f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must have finite values",
+                tensors.EMBEDDING_BIAS_WEIGHTS,
+            )
         return tuple(weights.tolist())
 
     def _logit_bias(self) -> NDArray[np.float32] | None:
@@ -355,18 +377,23 @@ class PromptParser:
         if len(ids) != len(values):
             raise BadRequest(
                 f"input '{tensors.LOGIT_BIAS_VALUES}' must have {len(ids)} values, one per "
-                f"item of '{tensors.LOGIT_BIAS_IDS}'; got {len(values)}"
+                f"item of '{tensors.LOGIT_BIAS_IDS}'; got {len(values)}",
+                tensors.LOGIT_BIAS_VALUES,
             )
         if not len(ids):
             return None
         if len(ids) > self._settings.target.vocab_size:
             raise BadRequest(
                 f"input '{tensors.LOGIT_BIAS_IDS}' has {len(ids)} ids; the limit is "
-                f"{self._settings.target.vocab_size}, the size of the vocabulary"
+                f"{self._settings.target.vocab_size}, the size of the vocabulary",
+                tensors.LOGIT_BIAS_IDS,
             )
         self._check_ids(tensors.LOGIT_BIAS_IDS, ids)
         if not np.isfinite(values).all():
-            raise BadRequest(f"input '{tensors.LOGIT_BIAS_VALUES}' must have finite values")
+            raise BadRequest(
+                f"input '{tensors.LOGIT_BIAS_VALUES}' must have finite values",
+                tensors.LOGIT_BIAS_VALUES,
+            )
         bias = np.zeros(self._settings.target.vocab_size, np.float32)
         np.add.at(bias, ids, values)
         return bias
@@ -379,7 +406,8 @@ class PromptParser:
                 len(wrong) > MAX_IDS_IN_ERROR
             )
             raise BadRequest(
-                f"input '{tensor}' must have ids between 0 and {vocab_size - 1}; got {named}"
+                f"input '{tensor}' must have ids between 0 and {vocab_size - 1}; got {named}",
+                tensor,
             )
 
     def _input_ids(self) -> TokenIds | None:
@@ -388,11 +416,12 @@ class PromptParser:
         ids: TokenIds = self._inputs.values(tensors.INPUT_IDS).astype(np.int32)
         longest = self._settings.target.max_seq_len
         if not len(ids):
-            raise BadRequest(f"input '{tensors.INPUT_IDS}' must not be empty")
+            raise BadRequest(f"input '{tensors.INPUT_IDS}' must not be empty", tensors.INPUT_IDS)
         if len(ids) > longest:
             raise BadRequest(
                 f"input '{tensors.INPUT_IDS}' has {len(ids)} ids per prompt; the limit is "
-                f"{longest} (max_seq_len)"
+                f"{longest} (max_seq_len)",
+                tensors.INPUT_IDS,
             )
         self._check_ids(tensors.INPUT_IDS, ids)
         return ids
@@ -404,7 +433,10 @@ class PromptParser:
         known = self._settings.target.lora_adapters
         if names[0] not in known:
             fix = f"choose one of: {', '.join(known)}" if known else "the deployment has none"
-            raise BadRequest(f"input '{tensors.LORA_NAME}': {quote(names[0])} isn't known; {fix}")
+            raise BadRequest(
+                f"input '{tensors.LORA_NAME}': {quote(names[0])} isn't known; {fix}",
+                tensors.LORA_NAME,
+            )
         return names[0]
 
     def _lora_task(self) -> LoraTask | None:
@@ -416,19 +448,23 @@ class PromptParser:
         target = self._settings.target
         if not target.client_adapters:
             fix = f"; send '{tensors.LORA_NAME}'" if target.lora_adapters else ""
-            raise BadRequest(f"input '{present[0]}' isn't supported by this deployment{fix}")
+            raise BadRequest(
+                f"input '{present[0]}' isn't supported by this deployment{fix}", present[0]
+            )
         task_id = self._inputs.integer(tensors.LORA_TASK_ID, 0, 2**64 - 1)
         if task_id is None:
             raise BadRequest(
-                f"input '{tensors.LORA_TASK_ID}' is missing; input '{present[0]}' requires it"
+                f"input '{tensors.LORA_TASK_ID}' is missing; input '{present[0]}' requires it",
+                tensors.LORA_TASK_ID,
             )
         arrays: dict[str, NDArray[Any]] = {t: self._inputs.copy(t) for t in present[1:]}
         if len(arrays) == 1:
-            raise BadRequest(f"send inputs '{weights}' and '{config}' together")
+            raise BadRequest(f"send inputs '{weights}' and '{config}' together", weights)
         if arrays and arrays[weights].shape[1] != arrays[config].shape[1]:
             raise BadRequest(
                 f"input '{config}' must have {arrays[weights].shape[1]} rows, one per row of "
-                f"'{weights}'; got {arrays[config].shape[1]}"
+                f"'{weights}'; got {arrays[config].shape[1]}",
+                config,
             )
         return LoraTask(task_id, arrays)
 
@@ -439,7 +475,7 @@ class PromptParser:
         ):
             value = self._inputs.integer(tensor, 1, 2**31 - 1)
             if value is not None and value > 1:
-                raise BadRequest(f"input '{tensor}' must be 1; got {value}; {instead}")
+                raise BadRequest(f"input '{tensor}' must be 1; got {value}; {instead}", tensor)
 
     def _sampling(self, seed: int) -> Sampling:
         """Read the sampling parameters.
@@ -466,7 +502,9 @@ class PromptParser:
 
     @staticmethod
     def _unsupported_by(role: str, tensor: Tensor) -> BadRequest:
-        return BadRequest(f"input '{tensor}' isn't supported by this deployment's {role} engine")
+        return BadRequest(
+            f"input '{tensor}' isn't supported by this deployment's {role} engine", tensor
+        )
 
     def _end_ids(self) -> tuple[int, ...]:
         """Return the request's end id, or the checkpoint's end ids."""
@@ -479,7 +517,8 @@ class PromptParser:
         seed, alias = (self._inputs.scalar(t, None) for t in (tensors.SEED, tensors.RANDOM_SEED))
         if seed is not None and alias is not None and seed != alias:
             raise BadRequest(
-                f"send input '{tensors.SEED}' or its alias '{tensors.RANDOM_SEED}', not both"
+                f"send input '{tensors.SEED}' or its alias '{tensors.RANDOM_SEED}', not both",
+                tensors.SEED,
             )
         value = alias if seed is None else seed
         return None if value is None else int(value)

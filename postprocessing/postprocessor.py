@@ -87,7 +87,9 @@ class Postprocessor:
                     padded[at, : len(row)] = row
                 answer[tensors.TEXT_LENGTHS] = padded
         except OverflowError as error:  # cheaper than checking every id of every window
-            raise InputError(f"{tensors.TOKENS_BATCH} must not have negative ids") from error
+            raise InputError(
+                f"{tensors.TOKENS_BATCH} must not have negative ids", tensors.TOKENS_BATCH
+            ) from error
         return answer
 
 
@@ -97,22 +99,28 @@ def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]
     lengths = require_input(inputs, tensors.SEQUENCE_LENGTH)
     if tokens.ndim != 3:
         raise InputError(
-            f"{tensors.TOKENS_BATCH} must have shape [b, beams, n]; got {list(tokens.shape)}"
+            f"{tensors.TOKENS_BATCH} must have shape [b, beams, n]; got {list(tokens.shape)}",
+            tensors.TOKENS_BATCH,
         )
     if lengths.shape != tokens.shape[:2]:
         raise InputError(
             f"{tensors.SEQUENCE_LENGTH} must have shape {list(tokens.shape[:2])}, as "
-            f"{tensors.TOKENS_BATCH}; got {list(lengths.shape)}"
+            f"{tensors.TOKENS_BATCH}; got {list(lengths.shape)}",
+            tensors.SEQUENCE_LENGTH,
         )
     width = tokens.shape[2]
     if 0 < max_seq_len < width:
-        raise InputError(f"{tensors.TOKENS_BATCH} has {width} ids; the limit is {max_seq_len}")
+        raise InputError(
+            f"{tensors.TOKENS_BATCH} has {width} ids; the limit is {max_seq_len}",
+            tensors.TOKENS_BATCH,
+        )
     rows = tokens.reshape(lengths.size, width).tolist()
     flat_lengths = lengths.reshape(-1).tolist()
     for length in flat_lengths:
         if not 0 <= length <= width:
             raise InputError(
-                f"{tensors.SEQUENCE_LENGTH} must be between 0 and {width}; got {length}"
+                f"{tensors.SEQUENCE_LENGTH} must be between 0 and {width}; got {length}",
+                tensors.SEQUENCE_LENGTH,
             )
     return [row[:length] for row, length in zip(rows, flat_lengths, strict=True)]
 
@@ -120,12 +128,16 @@ def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]
 def _context_lengths(context: Array, sequences: list[list[int]], batch: int) -> list[int]:
     """Return the context length of every sequence. The beams of a prompt share one."""
     if context.size != batch:
-        raise InputError(f"{tensors.CONTEXT_LENGTH} must have {batch} values; got {context.size}")
+        raise InputError(
+            f"{tensors.CONTEXT_LENGTH} must have {batch} values; got {context.size}",
+            tensors.CONTEXT_LENGTH,
+        )
     beams = len(sequences) // max(batch, 1)
     lengths = [length for length in context.reshape(-1).tolist() for _ in range(beams)]
     for length, ids in zip(lengths, sequences, strict=True):
         if not 0 <= length <= len(ids):
             raise InputError(
-                f"{tensors.CONTEXT_LENGTH} must be between 0 and {len(ids)}; got {length}"
+                f"{tensors.CONTEXT_LENGTH} must be between 0 and {len(ids)}; got {length}",
+                tensors.CONTEXT_LENGTH,
             )
     return lengths

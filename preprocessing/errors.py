@@ -9,7 +9,11 @@ from __future__ import annotations
 
 
 class InputError(ValueError):
-    """A request's tensor is wrong. The message is one line that names it."""
+    """A request's tensor is wrong. The message is one line that names it. field: its name."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class TokenizerError(ValueError):

@@ -140,7 +140,8 @@ class Preprocessor:
                 if count > 2 * limit:  # the cut changes a token or two, not half of them
                     raise InputError(
                         f"{name} has {count} tokens in the first {len(beginning)} of its "
-                        f"{len(text)} characters; the limit is {limit}"
+                        f"{len(text)} characters; the limit is {limit}",
+                        name,
                     )
             rows.append(self._encode(text, special))
         return rows
@@ -176,10 +177,13 @@ class Preprocessor:
         if words is None or weights is None or words.shape != weights.shape:
             raise InputError(
                 f"{tensors.EMBEDDING_BIAS_WEIGHTS} must have one value per item of "
-                f"{tensors.EMBEDDING_BIAS_WORDS}"
+                f"{tensors.EMBEDDING_BIAS_WORDS}",
+                tensors.EMBEDDING_BIAS_WEIGHTS,
             )
         if np.isnan(weights).any():
-            raise InputError(f"{tensors.EMBEDDING_BIAS_WEIGHTS} must not be NaN")
+            raise InputError(
+                f"{tensors.EMBEDDING_BIAS_WEIGHTS} must not be NaN", tensors.EMBEDDING_BIAS_WEIGHTS
+            )
         texts = _texts(inputs, tensors.EMBEDDING_BIAS_WORDS)
         return embedding_bias(self._tokenizer, texts, weights, self._settings.vocab_size)
 
@@ -187,7 +191,7 @@ class Preprocessor:
 def require_input(inputs: Mapping[str, Array], name: str) -> Array:
     """Return an input that Triton lets a request omit. Raises InputError if it is missing."""
     if name not in inputs:
-        raise InputError(f"{name} is missing")
+        raise InputError(f"{name} is missing", name)
     return inputs[name]
 
 
@@ -196,15 +200,17 @@ def _check(inputs: Mapping[str, Array]) -> None:
     require_input(inputs, tensors.QUERY)
     for image in IMAGES:
         if image in inputs:
-            raise InputError(f"{image} isn't supported: this model accepts text only")
+            raise InputError(f"{image} isn't supported: this model accepts text only", image)
     batch = _batch(inputs)
     for name, array in inputs.items():
         if array.shape[0] != batch:
-            raise InputError(f"{name} must have {batch} rows, one per prompt; got {array.shape[0]}")
+            raise InputError(
+                f"{name} must have {batch} rows, one per prompt; got {array.shape[0]}", name
+            )
     for query in TEXTS:
         if query in inputs and inputs[query].shape != (batch, 1):
             raise InputError(
-                f"{query} must have shape [{batch}, 1]; got {list(inputs[query].shape)}"
+                f"{query} must have shape [{batch}, 1]; got {list(inputs[query].shape)}", query
             )
 
 
@@ -213,18 +219,23 @@ def _check_sizes(inputs: Mapping[str, Array], settings: TokenizerSettings) -> No
     for name in TEXTS:
         longest = max((len(text) for text in inputs.get(name, np.empty(0, object)).flat), default=0)
         if 0 < settings.max_text_bytes < longest:
-            raise InputError(f"{name} has {longest} bytes; the limit is {settings.max_text_bytes}")
+            raise InputError(
+                f"{name} has {longest} bytes; the limit is {settings.max_text_bytes}", name
+            )
     lists = {name: inputs[name] for name in WORD_LISTS if name in inputs}
     for name, words in lists.items():
         if 0 < settings.max_words * len(words) < words.size:
             raise InputError(
                 f"{name} has {words.size // len(words)} words per prompt; the limit is "
-                f"{settings.max_words}"
+                f"{settings.max_words}",
+                name,
             )
     size = sum(len(word) for words in lists.values() for word in words.flat)
     if 0 < settings.max_words_bytes < size:
         raise InputError(
-            f"{' and '.join(lists)}: {size} bytes in total; the limit is {settings.max_words_bytes}"
+            f"{' and '.join(lists)}: {size} bytes in total; the limit is "
+            f"{settings.max_words_bytes}",
+            next(iter(lists)),
         )
 
 
@@ -248,7 +259,8 @@ def _texts(inputs: Mapping[str, Array], name: str) -> list[list[str]]:
     except UnicodeDecodeError as error:
         raise InputError(
             f"{name} must be UTF-8; got byte {error.object[error.start]:#04x} at position "
-            f"{error.start}"
+            f"{error.start}",
+            name,
         ) from error
 
 

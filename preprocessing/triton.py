@@ -43,7 +43,8 @@ class ArrayModel(ABC):
             outputs = self._answer(inputs, request.requested_output_names())
         except InputError as error:
             wrong = pb_utils.TritonError(
-                prefix_code("INVALID_ARG", str(error)), pb_utils.TritonError.INVALID_ARG
+                prefix_code("INVALID_ARG", str(error), error.field),
+                pb_utils.TritonError.INVALID_ARG,
             )
             return pb_utils.InferenceResponse(error=wrong)
         except Exception:  # noqa: BLE001 for any error, the client gets one line

@@ -81,7 +81,8 @@ def embedding_bias(
             ids = list(_ids(tokenizer, word))
             if any(token_id >= vocab_size for token_id in ids):
                 raise InputError(
-                    f"{EMBEDDING_BIAS_WORDS} must be in the engine's vocabulary; got '{word}'"
+                    f"{EMBEDDING_BIAS_WORDS} must be in the engine's vocabulary; got '{word}'",
+                    EMBEDDING_BIAS_WORDS,
                 )
             np.add.at(row, ids, weight)
     return bias

@@ -121,12 +121,12 @@ def engine_error(model: str, message: object, code: ErrorCode = "INTERNAL") -> E
     message takes precedence. Only the first line of the message is used, because Triton and engines
     append a stack trace, which they also log.
     """
-    leading_code, line = split_code(str(message).strip().partition("\n")[0])
+    leading_code, field, line = split_code(str(message).strip().partition("\n")[0])
     code = leading_code or ("UNAVAILABLE" if UNAVAILABLE.match(line) else code)
     if REGION.search(line) is not None:
         line = NO_MEMORY
         log_exception(f"failed to call model '{model}'", RuntimeError(str(message)))
-    return (RejectedByEngine if code in REJECTIONS else EngineCallError)(model, line, code)
+    return (RejectedByEngine if code in REJECTIONS else EngineCallError)(model, line, code, field)
 
 
 def _response_with_outputs(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:

@@ -152,10 +152,13 @@ class Sender:
             if final:
                 self._end(None if large else response, 0 if large else size)
 
-    def send_error(self, line: str, code: ErrorCode = "INTERNAL") -> None:
-        """End the request with an error of one line. Doesn't block."""
+    def send_error(self, line: str, code: ErrorCode = "INTERNAL", field: str = "") -> None:
+        """End the request with an error of one line. Doesn't block.
+
+        field: name of the input that is wrong.
+        """
         if self._with_error_codes:
-            line = prefix_code(code, line)
+            line = prefix_code(code, line, field)
         error = pb_utils.TritonError(line, getattr(pb_utils.TritonError, code))
         self._end_in_background(pb_utils.InferenceResponse(error=error))
 

@@ -145,7 +145,8 @@ class _Forwarded:
             if tensor in inputs and inputs[tensor].as_numpy().any():
                 raise BadRequest(
                     f"input '{tensor}' isn't supported by this model; {advice} "
-                    f"'{self._settings.stream_model}'"
+                    f"'{self._settings.stream_model}'",
+                    tensor,
                 )
         drafter = self._settings.drafter
         if drafter is not None and tensors.DRAFTER not in inputs and inputs:

@@ -427,7 +427,7 @@ class RequestState:
         self.arrivals.leave()
         for sequence in sequences:
             sequence.interrupt(error)
-        self._sender.send_error(error.line, error.code)
+        self._sender.send_error(error.line, error.code, error.field)
 
     def add_output(self, output: SequenceOutput) -> None:
         """Send a sequence's chunk or, without streaming, the answers to all prompts together."""

@@ -80,7 +80,7 @@ class RequestGuides:
         """Raise GuideRejected if a request has a guide and there is no compiler."""
         if self._compiler is None and any(request.guide for request in requests):
             raise GuideRejected(
-                f"input '{TYPE}' isn't supported by this deployment: {self._missing}"
+                f"input '{TYPE}' isn't supported by this deployment: {self._missing}", TYPE
             )
 
     def matchers(
@@ -115,7 +115,7 @@ class RequestGuides:
         except GuideError as error:
             for keyword in keywords_of(str(error)):
                 self._count_rejected(keyword)
-            raise GuideRejected(f"input '{TEXT}': {error}") from error
+            raise GuideRejected(f"input '{TEXT}': {error}", TEXT) from error
 
 
 def _compiler(settings: LoopSettings, tokenizer_dir: Path) -> GuideCompiler | None:
@@ -203,7 +203,7 @@ class StreamEntry:
             try:
                 self._accept(request, sender)
             except ServingError as error:
-                sender.send_error(error.line, error.code)
+                sender.send_error(error.line, error.code, error.field)
             except Exception as error:  # noqa: BLE001  the client must get an answer
                 log_exception("failed to read a request", error)
                 sender.send_error("internal error while reading the request; see the server's log")

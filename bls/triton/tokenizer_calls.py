@@ -146,9 +146,11 @@ def _read_tokens(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Toke
 
 
 def _client_error(error: EngineCallError) -> ServingError:
-    """Convert a tokenizer error into an error for clients: BadRequest if it names an input."""
-    name, _, rest = error.what.partition(" ")
-    return BadRequest(f"input '{INPUTS[name]}' {rest}") if name in INPUTS else error
+    """Convert a tokenizer error into an error for clients: BadRequest if an input is wrong."""
+    if error.field not in INPUTS:
+        return error
+    name = INPUTS[error.field]
+    return BadRequest(f"input '{name}'{error.what.removeprefix(error.field)}", name)
 
 
 def _special(ids: NDArray[np.int32], count: int) -> tuple[int | None, ...]:

@@ -36,22 +36,27 @@ def check(
     vocabulary but different padding. num_adapters: number of LoRA adapters that the engine has.
     """
     if request.lora_task_id and not num_adapters:
-        raise UnsupportedError("lora_task_id isn't supported by this engine")
+        raise UnsupportedError("lora_task_id isn't supported by this engine", "lora_task_id")
     if request.lora_task_id > num_adapters:
         raise RequestError(
-            f"lora_task_id must be between 0 and {num_adapters}; got {request.lora_task_id}"
+            f"lora_task_id must be between 0 and {num_adapters}; got {request.lora_task_id}",
+            "lora_task_id",
         )
     if request.branches:
         _check_branches(request, limits)
     else:
         if len(request.branch_output_len):
-            raise RequestError("branch_counts is missing; branch_output_len requires it")
+            raise RequestError(
+                "branch_counts is missing; branch_output_len requires it", "branch_counts"
+            )
         _check_lengths(request, limits)
     _check_ids("input_ids", request.input_ids, vocab_size)
     _check_ids("draft_input_ids", request.draft_ids, vocab_size)
     _check_ids("bad_words_list", request.sampling.bad_words.ids, vocab_size)
     if request.end_id is not None and request.end_id >= vocab_size:
-        raise RequestError(f"end_id must be between 0 and {vocab_size - 1}; got {request.end_id}")
+        raise RequestError(
+            f"end_id must be between 0 and {vocab_size - 1}; got {request.end_id}", "end_id"
+        )
     _check_bias(request.sampling.embedding_bias, vocab_size)
     if request.token_masks is not None:
         _check_token_masks(request, request.token_masks, vocab_size)
@@ -65,7 +70,8 @@ def check_kv_blocks(request: EngineRequest, kv_cache_tokens: int, block_tokens: 
         raise RequestError(
             f"input_ids ({len(request.input_ids)} tokens) and request_output_len "
             f"({request.max_new_tokens}) need {needed} KV blocks; "
-            f"the limit is {total} (kv_cache_tokens)"
+            f"the limit is {total} (kv_cache_tokens)",
+            "input_ids",
         )
 
 
@@ -73,14 +79,16 @@ def _check_lengths(request: EngineRequest, limits: Limits) -> None:
     drafts = len(request.draft_ids)
     if drafts > limits.max_draft_len:
         raise RequestError(
-            f"draft_input_ids has {drafts} tokens; the limit is {limits.max_draft_len}"
+            f"draft_input_ids has {drafts} tokens; the limit is {limits.max_draft_len}",
+            "draft_input_ids",
         )
     total = len(request.input_ids) + max(request.max_new_tokens, drafts + 1)
     if total > limits.max_seq_len:
         raise RequestError(
             f"input_ids ({len(request.input_ids)} tokens) with request_output_len "
             f"({request.max_new_tokens}) and draft_input_ids ({drafts}) need {total} tokens; "
-            f"the limit is {limits.max_seq_len} (max_seq_len)"
+            f"the limit is {limits.max_seq_len} (max_seq_len)",
+            "input_ids",
         )
 
 
@@ -101,21 +109,24 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
     for name, array in (("branch_counts", counts), ("branch_output_len", lengths)):
         if len(array) != wanted:
             raise RequestError(
-                f"{name} must have {wanted} values for {wanted - 1} draft tokens; got {len(array)}"
+                f"{name} must have {wanted} values for {wanted - 1} draft tokens; got {len(array)}",
+                name,
             )
         if array.min() < 0:
-            raise RequestError(f"{name} must have values of at least 0; got {array.min()}")
+            raise RequestError(f"{name} must have values of at least 0; got {array.min()}", name)
     total = int(counts.sum(dtype=np.int64))
     if total > MAX_BRANCHES:
         raise RequestError(
-            f"branch_counts has {total} branches in total; the limit is {MAX_BRANCHES}"
+            f"branch_counts has {total} branches in total; the limit is {MAX_BRANCHES}",
+            "branch_counts",
         )
     reach = (np.arange(1, wanted + 1) + lengths)[(counts > 0) & (lengths > 0)].max(initial=wanted)
     if len(request.input_ids) + reach > limits.max_seq_len:
         raise RequestError(
             f"input_ids ({len(request.input_ids)} tokens) with draft_input_ids ({wanted - 1}) and "
             f"branch_output_len need {len(request.input_ids) + reach} tokens; the limit is "
-            f"{limits.max_seq_len} (max_seq_len)"
+            f"{limits.max_seq_len} (max_seq_len)",
+            "input_ids",
         )
 
 
@@ -123,13 +134,15 @@ def reject(inputs: Mapping[str, bool], why: str) -> None:
     """Raise UnsupportedError ("NAME isn't supported WHY") for the first input that is set."""
     for name, is_set in inputs.items():
         if is_set:
-            raise UnsupportedError(f"{name} isn't supported {why}")
+            raise UnsupportedError(f"{name} isn't supported {why}", name)
 
 
 def _check_ids(name: str, ids: Ids, vocab_size: int) -> None:
     if len(ids) and ids.view(np.uint32).max() >= vocab_size:  # negative ids become huge
         wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
-        raise RequestError(f"{name} must have ids between 0 and {vocab_size - 1}; got {wrong}")
+        raise RequestError(
+            f"{name} must have ids between 0 and {vocab_size - 1}; got {wrong}", name
+        )
 
 
 def _check_bias(bias: Floats | None, vocab_size: int) -> None:
@@ -138,10 +151,13 @@ def _check_bias(bias: Floats | None, vocab_size: int) -> None:
     if len(bias) != vocab_size:
         raise RequestError(
             f"embedding_bias must have {vocab_size} values, one per token of the vocabulary; "
-            f"got {len(bias)}"
+            f"got {len(bias)}",
+            "embedding_bias",
         )
     if not (bias < np.inf).all():
-        raise RequestError("embedding_bias values must be finite, or -inf to ban a token")
+        raise RequestError(
+            "embedding_bias values must be finite, or -inf to ban a token", "embedding_bias"
+        )
 
 
 def _check_token_masks(request: EngineRequest, masks: MaskWords, vocab_size: int) -> None:
@@ -149,16 +165,19 @@ def _check_token_masks(request: EngineRequest, masks: MaskWords, vocab_size: int
     if masks.shape[1] != width:
         raise RequestError(
             f"token_masks must have {width} words per row for a vocabulary of {vocab_size}; "
-            f"got {masks.shape[1]}"
+            f"got {masks.shape[1]}",
+            "token_masks",
         )
     if drafts and len(masks) != drafts + 1:
         raise RequestError(
-            f"token_masks must have {drafts + 1} rows for {drafts} draft tokens; got {len(masks)}"
+            f"token_masks must have {drafts + 1} rows for {drafts} draft tokens; got {len(masks)}",
+            "token_masks",
         )
     if not drafts and request.max_new_tokens > len(masks):
         raise RequestError(
             f"request_output_len must be at most {len(masks)}, the number of rows in token_masks; "
-            f"got {request.max_new_tokens}"
+            f"got {request.max_new_tokens}",
+            "request_output_len",
         )
 
 
@@ -166,11 +185,14 @@ def _check_draft_logits(request: EngineRequest, widths: tuple[int, ...]) -> None
     drafts, logits = len(request.draft_ids), request.draft_logits
     if logits is None:
         if drafts and request.draft_acceptance_threshold is not None:
-            raise RequestError("draft_logits is missing; draft_acceptance_threshold requires it")
+            raise RequestError(
+                "draft_logits is missing; draft_acceptance_threshold requires it", "draft_logits"
+            )
         return
     if len(logits) != drafts or logits.shape[1] not in widths:
         expected = " or ".join(str([drafts, width]) for width in widths)
         raise RequestError(
             f"draft_logits must have shape {expected} (draft tokens, vocabulary); "
-            f"got {list(logits.shape)}"
+            f"got {list(logits.shape)}",
+            "draft_logits",
         )

@@ -63,7 +63,7 @@ def decode(
         if not array.size:
             continue
         if array.ndim and array.shape[0] != 1:
-            raise RequestError(f"{name} must have a batch size of 1; got {array.shape[0]}")
+            raise RequestError(f"{name} must have a batch size of 1; got {array.shape[0]}", name)
         if name in _FIELDS:
             field, read = _FIELDS[name]
             fields[field] = read(name, array)
@@ -77,7 +77,7 @@ def decode(
             _check_unread(name, array, pad_id)
     _check_context(arrays, fields.get("input_ids", NO_IDS))
     if "max_new_tokens" not in fields:
-        raise RequestError(f"{tensors.REQUEST_OUTPUT_LEN} is missing")
+        raise RequestError(f"{tensors.REQUEST_OUTPUT_LEN} is missing", tensors.REQUEST_OUTPUT_LEN)
     return EngineRequest(
         request_id=request_id,
         sampling=SamplingParams(**sampling, **sampling_fields(numbers)),
@@ -99,29 +99,30 @@ def _check_unread(name: str, array: Array, pad_id: Array | None) -> None:
     if name in _FILLED:
         nothing = {0} if pad_id is None or not pad_id.size else {0, pad_id.flat[0]}
         if not nothing.issuperset(array.flat):
-            raise UnsupportedError(f"{name} isn't supported by this engine; omit it")
+            raise UnsupportedError(f"{name} isn't supported by this engine; omit it", name)
     elif name in _FIXED:
         if array.flat[0] != _FIXED[name]:  # type: ignore[index]
-            raise UnsupportedError(f"{name} must be {_FIXED[name]}; got {array.flat[0]}")  # type: ignore[index]
+            raise UnsupportedError(f"{name} must be {_FIXED[name]}; got {array.flat[0]}", name)  # type: ignore[index]
     elif name not in _UNREAD:
-        raise UnsupportedError(f"{name} isn't supported by this engine; omit it")
+        raise UnsupportedError(f"{name} isn't supported by this engine; omit it", name)
 
 
 def _check_context(arrays: Arrays, ids: Ids) -> None:
     if not len(ids):
-        raise RequestError(f"{tensors.INPUT_IDS} is missing or empty")
+        raise RequestError(f"{tensors.INPUT_IDS} is missing or empty", tensors.INPUT_IDS)
     if tensors.INPUT_LENGTHS in arrays:
         length = int(_scalar(tensors.INPUT_LENGTHS, arrays[tensors.INPUT_LENGTHS]))
         if length != len(ids):
             raise RequestError(
                 f"{tensors.INPUT_LENGTHS} must be {len(ids)}, the length of {tensors.INPUT_IDS}; "
-                f"got {length}"
+                f"got {length}",
+                tensors.INPUT_LENGTHS,
             )
 
 
 def _scalar(name: str, array: Array) -> Any:
     if array.size != 1:
-        raise RequestError(f"{name} must have one value; got shape {list(array.shape)}")
+        raise RequestError(f"{name} must have one value; got shape {list(array.shape)}", name)
     return array.item()
 
 
@@ -138,7 +139,7 @@ def _number(bounds: Bounds) -> Read:
     def read(name: str, array: Array) -> Any:
         value = _scalar(name, array)
         if fault := bounds.fault(value):
-            raise RequestError(f"{name} {fault}")
+            raise RequestError(f"{name} {fault}", name)
         return value
 
     return read
@@ -154,7 +155,8 @@ def _row(dims: int) -> Read:
         if array.ndim != dims + 1:
             raise RequestError(
                 f"{name} must have {dims + 1} dimensions, the batch included; "
-                f"got shape {list(array.shape)}"
+                f"got shape {list(array.shape)}",
+                name,
             )
         return np.ascontiguousarray(array[0])
 
@@ -165,10 +167,10 @@ def _words(name: str, array: Array) -> Words:
     """Read NVIDIA's word list [2, n]: token ids, and the end offset of each word (or -1)."""
     table = _row(2)(name, array)
     if len(table) != 2:
-        raise RequestError(f"{name} must have shape [1, 2, n]; got {list(array.shape)}")
+        raise RequestError(f"{name} must have shape [1, 2, n]; got {list(array.shape)}", name)
     ids, ends = table[0], table[1][table[1] >= 0]
     if (ends[1:] < ends[:-1]).any() or (len(ends) and ends[-1] > len(ids)):
-        raise RequestError(f"{name} must have ends in ascending order, up to {len(ids)}")
+        raise RequestError(f"{name} must have ends in ascending order, up to {len(ids)}", name)
     return Words(ids, ends)
 
 

@@ -56,7 +56,8 @@ class ForwardedCall:
     """A call as tensors, with batch dimension.
 
     outputs: names of the wanted outputs. timeout: seconds until the call fails; 0: no limit.
-    Either `respond` or `fail` is called once, from any thread.
+    Either `respond` or `fail` is called once, from any thread. fail: called with a message, a code
+    and the name of the input that is wrong, or "".
     """
 
     arrays: Mapping[str, NDArray[Any]]
@@ -64,7 +65,7 @@ class ForwardedCall:
     request_id: str
     timeout: float
     respond: Callable[[Mapping[str, NDArray[Any]]], None]
-    fail: Callable[[str, ErrorCode], None]
+    fail: Callable[[str, ErrorCode, str], None]
 
 
 @runtime_checkable

@@ -40,9 +40,16 @@ class ResponseError(EngineError):
 
 
 class RequestError(EngineError):
-    """One call cannot be served. Other calls aren't affected."""
+    """One call cannot be served. Other calls aren't affected.
+
+    field: name of the input that is wrong; "" if the error isn't about one input.
+    """
 
     code: ClassVar[ErrorCode] = "INVALID_ARG"
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class UnsupportedError(RequestError):

@@ -94,7 +94,7 @@ class EngineModel:
         try:
             self._submit(request, call)
         except RequestError as error:
-            call.fail(str(error), error.code)
+            call.fail(str(error), error.code, error.field)
         except Exception as error:
             log.exception("failed to start a call")
             call.fail(f"the call failed: {type(error).__name__}", "INTERNAL")
@@ -105,7 +105,9 @@ class EngineModel:
         arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         if flag(arrays, tensors.STOP):
             if not request_id:
-                raise RequestError(f"{tensors.STOP} requires the request id of the call to stop")
+                raise RequestError(
+                    f"{tensors.STOP} requires the request id of the call to stop", tensors.STOP
+                )
             self._engine.stop(request_id)
             call.respond(EngineResponse())
             return
@@ -114,7 +116,8 @@ class EngineModel:
         _read_draft_logits(arrays)
         if flag(arrays, tensors.STREAMING) and not self._decoupled:
             raise UnsupportedError(
-                f"{tensors.STREAMING} requires `decoupled: true` in the engine's profile"
+                f"{tensors.STREAMING} requires `decoupled: true` in the engine's profile",
+                tensors.STREAMING,
             )
         if isinstance(self._engine, Forwarder):
             seconds = request.timeout() / 1e6
@@ -223,9 +226,9 @@ class _Call:
             return
         self._deliver(response, final=final)
 
-    def fail(self, message: str, code: ErrorCode) -> None:
-        """End the call with an error."""
-        self._deliver(self._error(message, code), final=True)
+    def fail(self, message: str, code: ErrorCode, field: str = "") -> None:
+        """End the call with an error. field: name of the input that is wrong."""
+        self._deliver(self._error(message, code, field), final=True)
 
     def take_ready_response(self) -> Any:
         """Return the response if it is ready. If not, it will be sent later."""
@@ -252,9 +255,9 @@ class _Call:
                 self._sender.send(error, flags=FINAL)
             raise
 
-    def _error(self, message: str, code: ErrorCode) -> Any:
+    def _error(self, message: str, code: ErrorCode, field: str = "") -> Any:
         number = getattr(pb_utils.TritonError, code)  # undefined while modules are imported
-        error = pb_utils.TritonError(prefix_code(code, message), number)
+        error = pb_utils.TritonError(prefix_code(code, message, field), number)
         return pb_utils.InferenceResponse(error=error)
 
 

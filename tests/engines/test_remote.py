@@ -58,7 +58,7 @@ def connect(stack):
 def call(engine, request_id="s-1", timeout=20.0):
     """Return the tokens of a call, or its error's code and line."""
     answers = queue.Queue()
-    fail = lambda line, code: answers.put((code, line))  # noqa: E731
+    fail = lambda line, code, field: answers.put((code, line))  # noqa: E731
     engine.forward(ForwardedCall(IDS, [tensors.OUTPUT_IDS], request_id, timeout, answers.put, fail))
     answer = answers.get(timeout=30)
     return answer if isinstance(answer, tuple) else answer[tensors.OUTPUT_IDS].tolist()

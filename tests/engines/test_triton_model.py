@@ -102,7 +102,7 @@ def all_fit_but(number):
 
 
 def error_of(response):
-    _, line = split_code(response.error().message())  # the message starts with the code
+    line = split_code(response.error().message()).line  # the message starts with the code
     return line, response.error().code()
 
 

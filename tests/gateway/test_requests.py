@@ -299,6 +299,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"stop": "x"},
+            "stop_words",
             "input 'stop_words' has 300 words; the limit is 256",
             "stop has 300 words; the limit is 256",
             "stop",
@@ -306,6 +307,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"logit_bias": {"5000": 1}},
+            "logit_bias_ids",
             "input 'logit_bias_ids' must have ids between 0 and 4095; got 5000",
             "logit_bias must have ids between 0 and 4095; got 5000",
             "logit_bias",
@@ -313,6 +315,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"stop": "x", "bad_words": ["x"]},
+            "stop_words",
             "inputs 'stop_words' and 'bad_words': 99 bytes in total; the limit is 9",
             "stop and bad_words: 99 bytes in total; the limit is 9",
             "stop",
@@ -320,6 +323,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/chat/completions",
             {"logprobs": True, "top_logprobs": 2},
+            "num_top_log_probs",
             "input 'num_top_log_probs' isn't supported by this deployment",
             "top_logprobs isn't supported by this deployment",
             "top_logprobs",
@@ -327,6 +331,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/chat/completions",
             LIMITS,
+            "max_tokens",
             "input 'max_tokens' is 7 and the prompt has 90 tokens; the limit is 64",
             "max_completion_tokens is 7 and the prompt has 90 tokens; the limit is 64",
             "max_completion_tokens",
@@ -334,6 +339,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"drafter": "guess"},
+            "drafter",
             "input 'drafter' must be one of hybrid, none; got 'guess'",
             "drafter must be one of hybrid, none; got 'guess'",
             "drafter",
@@ -341,6 +347,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"guided_regex": "("},
+            "guided_decoding_guide_type",
             "input 'guided_decoding_guide_type' isn't supported by this deployment",
             "guided_regex isn't supported by this deployment",
             "guided_regex",
@@ -348,6 +355,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"repetition_penalty": 1.5},
+            "repetition_penalty",
             "model 'target' failed: repetition_penalty is not supported",
             "model 'target' failed: repetition_penalty is not supported",
             "repetition_penalty",
@@ -355,6 +363,7 @@ LIMITS = {"max_completion_tokens": 7}
         (
             "/v1/completions",
             {"logit_bias": {"5": 1}},
+            "embedding_bias",
             "model 'target' failed: embedding_bias isn't supported by this engine; omit it",
             "model 'target' failed: logit_bias isn't supported by this engine; omit it",
             "logit_bias",
@@ -363,8 +372,8 @@ LIMITS = {"max_completion_tokens": 7}
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_entry_errors_name_the_field_that_the_client_sent(rejected, triton, case, stream):
-    path, body, line, message, param = case
-    triton.script = lambda _: [ApiError(400, line)]
+    path, body, given, line, message, param = case
+    triton.script = lambda _: [ApiError(400, line, param=given)]
     error = await rejected(path, **body, stream=stream)
     assert (error["message"], error["param"]) == (message, param)
 
@@ -378,7 +387,7 @@ async def test_entry_errors_name_the_field_that_the_client_sent(rejected, triton
     ],
 )
 async def test_entry_errors_name_prompt_logprobs(rejected, triton, name, body):
-    triton.script = lambda _: [ApiError(400, f"input '{name}' isn't supported")]
+    triton.script = lambda _: [ApiError(400, f"input '{name}' isn't supported", param=name)]
     error = await rejected("/v1/completions", **body)
     assert error["message"] == "prompt_logprobs isn't supported"
     assert error["param"] == "prompt_logprobs"

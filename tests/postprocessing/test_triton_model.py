@@ -48,7 +48,7 @@ def test_a_failed_request_does_not_affect_others(model):
     )
     assert arrays(answered) == {"OUTPUT": [b"The dog"]}
     line, code = error(rejected)
-    assert line.startswith("INVALID_ARG: SEQUENCE_LENGTH")
+    assert line.startswith("INVALID_ARG(SEQUENCE_LENGTH): SEQUENCE_LENGTH")
     assert code == pb_utils.TritonError.INVALID_ARG
     assert error(failed) == (
         "internal error; see the server's log",

@@ -1,10 +1,11 @@
 """Parses requests in the form that clients send: inputs by name, one row per prompt."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import scripted
-from error_lines import error_line
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
@@ -80,6 +81,12 @@ def request_of(**values):
 
 
 def rejection(**values):
-    text = error_line(BadRequest, prompt, **values)
+    """Return the line of the error for a prompt. The error's field is the input that it names."""
+    with pytest.raises(BadRequest) as rejected:
+        prompt(**values)
+    text = str(rejected.value)
     assert len(text) < 400
+    assert "\n" not in text
+    named = re.match(r"(?:send )?inputs? '(\w+)'", text)
+    assert rejected.value.field == (named[1] if named and named[1] in entry.INPUTS else "")
     return text

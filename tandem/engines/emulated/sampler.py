@@ -153,7 +153,9 @@ class EmulatedSampler:
         own = self._language.row(self.text, may_end=self._may_end(banned))
         allowed = own.without(banned)
         if not len(allowed.tokens):
-            raise RequestError("bad_words_list bans every token of the emulated language")
+            raise RequestError(
+                "bad_words_list bans every token of the emulated language", "bad_words_list"
+            )
         return own, allowed
 
     def _masked_rows(self, banned: Ids) -> tuple[Row, Row]:
@@ -172,7 +174,7 @@ class EmulatedSampler:
             others = np.flatnonzero(may_come).astype(np.int32)
             if not len(others):
                 raise RequestError(
-                    "token_masks, bad_words_list and end_id together ban every token"
+                    "token_masks, bad_words_list and end_id together ban every token", "token_masks"
                 )
             allowed = self._language.row_among(self.text, others)
         return own, allowed

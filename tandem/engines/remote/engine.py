@@ -107,11 +107,11 @@ class RemoteEngine:
         left = None if call.deadline is None else call.deadline - time.monotonic()
         replica = self._choose(call)
         if replica is None:
-            call.given.fail(self._why_none(), "UNAVAILABLE")
+            call.given.fail(self._why_none(), "UNAVAILABLE", "")
             return
         if left is not None and left <= 0:
             self._release(call, replica)
-            call.given.fail(self._overdue(call, replica), "INTERNAL")
+            call.given.fail(self._overdue(call, replica), "INTERNAL", "")
             return
         try:
             replica.client.async_infer(
@@ -125,7 +125,7 @@ class RemoteEngine:
             )
         except (EngineError, triton.InferenceServerException, ValueError) as error:
             self._release(call, replica)
-            call.given.fail(f"can't call {replica.name}: {error}", "UNAVAILABLE")
+            call.given.fail(f"can't call {replica.name}: {error}", "UNAVAILABLE", "")
 
     def _choose(self, call: _Forwarding) -> Replica | None:
         """Return the replica of the call's sequence if it is ready; for a new one, the least busy.
@@ -171,22 +171,22 @@ class RemoteEngine:
             try:
                 arrays = {name: result.as_numpy(name) for name in names}
             except ValueError as wrong:
-                call.given.fail(f"{replica.name}: {first_line(wrong)}", "INTERNAL")
+                call.given.fail(f"{replica.name}: {first_line(wrong)}", "INTERNAL", "")
             else:
                 call.given.respond(arrays)
             return
         status = str(error.status()).removeprefix("StatusCode.")
-        code, text = split_code(line(error))
+        code, field, text = split_code(line(error))
         if status == "DEADLINE_EXCEEDED":
             replica.suspect = True
-            call.given.fail(self._overdue(call, replica), "INTERNAL")
+            call.given.fail(self._overdue(call, replica), "INTERNAL", "")
         elif code == "UNAVAILABLE" or status == "UNAVAILABLE" or NOT_HEALTHY.search(text):
             self._lose(replica, text)
             call.tried.append(replica)
             self._send(call)
         else:
             code = code or _CODES.get(status, "INTERNAL")
-            call.given.fail(f"{replica.name}: {text}", code)
+            call.given.fail(f"{replica.name}: {text}", code, field)
 
     def _lose(self, replica: Replica, reason: str) -> None:
         """Send no more calls to a replica until it has been checked again."""

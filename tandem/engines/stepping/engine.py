@@ -129,7 +129,8 @@ class SteppingEngine:
         if len(request.draft_ids) >= max_tokens:
             raise RequestError(
                 f"draft_input_ids has {len(request.draft_ids)} tokens; the limit with "
-                f"branch_counts is {max_tokens - 1} (max_batch_tokens)"
+                f"branch_counts is {max_tokens - 1} (max_batch_tokens)",
+                "draft_input_ids",
             )
         return BranchingSequence(request, respond, sampler, self._cache, max_tokens // 2)
 

@@ -213,21 +213,23 @@ class Triton:
     async def _rejection(self, model: str, line: str) -> ApiError:
         """Convert an entry's error line to the client's error, using the line's class or code.
 
+        Its `param` is the entry's input, which `client_error` replaces with the client's field.
+
         An error with neither a class nor a code comes from Triton itself or is unexpected.
         """
-        code, rest = split_code(_line(line))
+        code, field, rest = split_code(_line(line))
         error_class, message = split_class(rest)
         if error_class is not None:
-            return ApiError(STATUS_OF_CLASS[error_class], message, code=error_class)
+            status = STATUS_OF_CLASS[error_class]
+            return ApiError(status, message, param=field or None, code=error_class)
         if code is None and not await self.ready():
             return ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"model '{model}' isn't ready: {message}",
                 code="no_server",
             )
-        return ApiError(
-            STATUS_OF_CODE.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR), message
-        )
+        status = STATUS_OF_CODE.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR)
+        return ApiError(status, message, param=field or None)
 
     def _no_server(self, message: str) -> ApiError:
         self._models = None

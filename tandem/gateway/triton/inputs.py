@@ -96,9 +96,8 @@ def client_error(
 ) -> ApiError:
     """Return an entry's error with the names of the fields that the client sent.
 
-    For example, "input 'stop_words' has 300 words" becomes "stop has 300 words". Triton passes an
-    error as one line of text, so inputs are recognized by how it is written: the entries quote
-    them, and an engine's message begins with them.
+    For example, "input 'stop_words' has 300 words" becomes "stop has 300 words". The error's
+    `param` is the input that is wrong.
     """
     if error.status != HTTPStatus.BAD_REQUEST:
         return error
@@ -123,8 +122,7 @@ def client_error(
     if guide is not None:
         names[tensors.GUIDED_DECODING_GUIDE] = guide.field
         names[tensors.GUIDED_DECODING_GUIDE_TYPE] = guide.field
-    suspects = re.findall(r"(?:^|: )(?:send )?(?:inputs? ')?(\w+)", error.message)
-    field = next((names[name] for name in suspects if name in names), None)
+    field = names.get(error.param or "")
     message = re.sub(
         rf"(?:\binputs? )?'(\w+)'|\b({EMBEDDING_BIAS})\b",
         lambda found: names.get(found[1] or found[2], found[0]),

@@ -74,7 +74,7 @@ class Models:
         try:
             answer = self._models[request.model_name](request.arrays, wanted)
         except InputError as error:
-            line = prefix_code("INVALID_ARG", str(error))
+            line = prefix_code("INVALID_ARG", str(error), error.field)
             return self._pb.InferenceResponse(error=self._pb.TritonError(line))
         return self._pb.response_of(answer)
 
@@ -180,7 +180,7 @@ def test_a_stream_is_sent_even_if_no_thread_can_start_for_it(ask, monkeypatch):
 
     def no_thread_for_it(work, *on_rejected):
         if not on_rejected:
-            raise Overloaded
+            raise Overloaded("no thread is free")
         start(work, *on_rejected)
 
     monkeypatch.setattr(requests, "run_in_background", no_thread_for_it)

@@ -170,6 +170,15 @@ async def test_error_codes_and_classes_are_mapped_to_http_statuses(code, error, 
     assert await failure(service) == (status, error, "why it failed")
 
 
+async def test_an_error_has_the_input_that_is_wrong():
+    service = Service()
+    service.rejection = prefix_code("INVALID_ARG", "input 'seed' is wrong", "seed")
+    async with connected(service) as triton:
+        with pytest.raises(ApiError) as failed:
+            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+    assert (failed.value.param, failed.value.message) == ("seed", "input 'seed' is wrong")
+
+
 async def test_an_unreachable_server_has_status_503():
     service = Service()
     service.code = grpc.StatusCode.UNAVAILABLE

@@ -49,6 +49,12 @@ def test_an_error_code_is_read_from_the_message_or_the_error(fails, code, decoup
         assert isinstance(error, RejectedByEngine) == (code in ("INVALID_ARG", "UNSUPPORTED"))
 
 
+def test_the_wrong_input_is_read_from_the_message(fails):
+    error = fails(prefix_code("INVALID_ARG", "embedding_bias must be finite", "embedding_bias"))
+    assert (error.field, error.what) == ("embedding_bias", "embedding_bias must be finite")
+    assert fails("embedding_bias must be finite").field == ""
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -65,7 +71,7 @@ def test_errors_never_contain_names_of_shared_memory_regions(fails, pb, said, ra
         "model 'target' failed: Triton's shared memory (/dev/shm) is full; enlarge it, for "
         "example with docker's --shm-size"
     )
-    assert any(split_code(said)[1] in line for line in pb.Logger.lines)
+    assert any(split_code(said).line in line for line in pb.Logger.lines)
 
 
 def test_stack_traces_are_removed_from_error_messages(fails):
@@ -78,8 +84,8 @@ def test_the_error_for_full_shared_memory_is_passed_on_unchanged(fails):
 
 
 def test_an_error_message_without_a_known_code_is_unchanged():
-    assert split_code("input 'x': wrong") == (None, "input 'x': wrong")
-    assert split_code("INVALID: wrong") == (None, "INVALID: wrong")
+    assert split_code("input 'x': wrong") == (None, "", "input 'x': wrong")
+    assert split_code("INVALID: wrong") == (None, "", "INVALID: wrong")
     assert prefix_code("INTERNAL", "it broke") == "it broke"
 
 
