@@ -37,13 +37,27 @@ MAX_ITEMS = 1_200_000  # values after a comma; enough for a prompt of a million 
 PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parser")
 MAX_ERRORS = 10  # maximum number of errors in one line
 BY_KEY = "logit_bias"  # a field whose keys the client chooses
-# JSON's name for the type that pydantic expected, by pydantic's error type.
-EXPECTED = {
-    "dict_type": "an object",
-    "list_type": "a list",
-    "model_attributes_type": "an object",
-    "model_type": "an object",
-    "string_type": "a string",
+# The message that follows the name of a field, by pydantic's error type. The values in braces are
+# in the error's context.
+MESSAGES = {
+    "bool_type": "must be a valid boolean",
+    "dict_type": "must be an object",
+    "finite_number": "must be a finite number",
+    "float_type": "must be a valid number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_type": "must be a valid integer",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "list_type": "must be a list",
+    "literal_error": "must be {expected}",
+    "model_attributes_type": "must be an object",
+    "model_type": "must be an object",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must have at least {min_length} character",
+    "string_type": "must be a string",
+    "too_long": "must have at most {max_length} items; got {actual_length}",
+    "too_short": "must have at least {min_length} item; got {actual_length}",
 }
 
 
@@ -174,8 +188,10 @@ def invalid(error: ValidationError) -> ApiError:
     for fault in faults:
         context = fault.get("ctx", {})
         path = ".".join(filter(None, [_path(fault["loc"]), context.get("field")]))
-        kind = EXPECTED.get(fault["type"])
-        text = f"must be {kind}" if kind else _format_message(fault["msg"].replace("{path}", path))
+        message = MESSAGES.get(fault["type"])
+        text = fault["msg"].replace("{path}", path)
+        if message:
+            text = message.format(**{name: _show(value) for name, value in context.items()})
         if path in lines:  # the field accepts several types
             lines[path] += f" or {text.removeprefix('must be ')}"
         elif fault["type"] == "missing":
@@ -193,12 +209,9 @@ def invalid(error: ValidationError) -> ApiError:
     return bad_request("; ".join(named), param=next(iter(lines)) or None, code=code)
 
 
-def _format_message(message: str) -> str:
-    """Return pydantic's message in a form that can follow the name of a field."""
-    text = re.sub(r"^\w+ should (be|have)", r"must \1", message)
-    text = text.replace("greater than or equal to", "at least")
-    text = text.replace("less than or equal to", "at most")
-    return re.sub(r" after validation, not (\d+)$", r"; got \1", text)
+def _show(value: Any) -> Any:
+    """Return a bound as JSON would show it: 1, not 1.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _show_value(value: Any) -> str:
