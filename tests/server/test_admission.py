@@ -89,6 +89,28 @@ def test_requests_waiting_for_the_tokenizer_can_time_out_or_be_cancelled(emulate
         assert not any(answer.error for answer in answers_of(held))
 
 
+def test_urgent_requests_start_first(emulated):
+    priorities = {"b": 1, "a": 0, "c": 100, "first": -100}
+    with Crowd(emulated, RUNNING + 4) as crowd, emulated.faults.inject("target", "hold"):
+        held = crowd.ask(PROMPTS[:RUNNING])
+        assert eventually(lambda: running(emulated) == RUNNING)
+        asked = {}
+        for name, priority in priorities.items():
+            asked[name] = crowd.run(partial(start_of, emulated, name, 24, priority=priority))
+            assert eventually(lambda: waiting(emulated) == len(asked))
+        emulated.faults.end("target")
+        answers_of(held)
+    assert sorted(asked, key=lambda name: asked[name].result()) == ["first", "a", "b", "c"]
+
+
+def start_of(server, prompt, length, **values):
+    """Return the time at which a request starts to decode."""
+    outputs = (*OUTPUTS, FIRST_SCHEDULED_TIME_NS)
+    asked = {"end_id": -1, "return_perf_metrics": True, "max_tokens": length, **values}
+    *_, last = stream(server, prompt, outputs=outputs, **asked)
+    return int(last.number(FIRST_SCHEDULED_TIME_NS))
+
+
 # With 24 new tokens and 4 draft tokens, each prompt of PROMPTS needs 2 blocks of 32 tokens.
 SMALL_CACHE = {"engine": {"max_seq_len": 512, "kv_cache_tokens": RUNNING * 2 * 32}}
 LONG_QUEUE = 120
@@ -146,17 +168,11 @@ def test_waiting_requests_start_in_order_of_arrival(small):
         gauges = ("tandem_requests_waiting", "tandem_requests_running")
         return sum(value for (name, _), value in scrape(small).items() if name in gauges)
 
-    def start_of(prompt, length):
-        outputs = (*OUTPUTS, FIRST_SCHEDULED_TIME_NS)
-        asked = {"end_id": -1, "return_perf_metrics": True, "max_tokens": length}
-        *_, last = stream(small, prompt, outputs=outputs, **asked)
-        return int(last.number(FIRST_SCHEDULED_TIME_NS))
-
     with Crowd(small, 9) as crowd, small.faults.inject("target", "hold"):
         asked = []
         for number, prompt in enumerate(PROMPTS[:9]):
             length = 450 if number % 3 == 0 else 24
-            asked.append(crowd.run(partial(start_of, prompt, length)))
+            asked.append(crowd.run(partial(start_of, small, prompt, length)))
             assert eventually(lambda number=number: present() > number)
     times = [future.result() for future in asked]
     first, *others = sorted(range(9), key=times.__getitem__)

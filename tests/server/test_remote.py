@@ -1,7 +1,13 @@
 """A loop whose engines are models of other servers, which fail and come back."""
 
+import queue
+import statistics
 import threading
+import time
+from contextlib import closing
+from dataclasses import asdict
 
+import numpy as np
 import pytest
 import yaml
 from benchmarks import faulty
@@ -12,6 +18,11 @@ from live_triton import KilledServer, eventually, lasting_ports
 from metrics import computed_so_far, total
 from paths import ROOT
 
+from tandem.contract import engine as tensors
+from tandem.engines.engine import ForwardedCall
+from tandem.engines.remote.engine import RemoteEngine
+from tandem.engines.remote.replica import Replica, resolve
+from tandem.engines.remote.settings import RemoteModel, RemoteSettings
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import Ports
@@ -128,6 +139,36 @@ def test_engines_stop_when_the_client_leaves(healthy, replicas):
     before = [computed_so_far(replica) for replica in replicas]
     threading.Event().wait(0.3)
     assert [computed_so_far(replica) for replica in replicas] == before
+
+
+def test_a_stop_frees_the_remote_engine_within_50_ms(replicas):
+    model = RemoteModel(url=(replicas[0].grpc_url,), model="target")
+    with (
+        closing(Replica(model, *next(resolve(model))).client) as client,
+        closing(RemoteEngine(RemoteSettings(**asdict(model), expected=facts_of(client)))) as engine,
+    ):
+        assert statistics.median(seconds_to_stop(engine, f"s-{n}") for n in range(9)) < 0.05
+
+
+def facts_of(client):
+    return client.get_model_config("target").config.parameters["facts"].string_value
+
+
+def seconds_to_stop(engine, request_id):
+    """Return the seconds from a `stop` to the end of a call that would take 2.5 s."""
+    inputs = {
+        tensors.INPUT_IDS: np.array([[400, 401, 402]], np.int32),
+        tensors.INPUT_LENGTHS: np.array([[3]], np.int32),
+        tensors.REQUEST_OUTPUT_LEN: np.array([[500]], np.int32),
+    }
+    ended = queue.Queue()
+    outputs, fail = [tensors.OUTPUT_IDS], lambda *_: ended.put(None)
+    engine.forward(ForwardedCall(inputs, outputs, request_id, 20.0, ended.put, fail))
+    threading.Event().wait(0.1)
+    began = time.perf_counter()
+    engine.stop(request_id)
+    ended.get(timeout=10)
+    return time.perf_counter() - began
 
 
 def test_nothing_is_lost_if_a_replica_is_killed_and_it_is_used_again_later(
