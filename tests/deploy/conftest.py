@@ -57,7 +57,7 @@ def render():
 
 @pytest.fixture(
     scope="session",
-    params=["defaults", "llama-3.1-405b", "multi-node", "llmapi", "vllm", "gateway"],
+    params=["defaults", *sorted(path.stem for path in (CHART / "examples").iterdir())],
 )
 def release(request):
     return Release({} if request.param == "defaults" else example(request.param))

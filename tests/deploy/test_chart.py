@@ -77,6 +77,13 @@ def test_replicas_are_spread_over_nodes_and_evicted_one_at_a_time(render):
     assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
 
 
+@pytest.mark.parametrize("name", ["draft-pool", "target-pool"])
+def test_the_name_of_a_pool_stands_for_all_its_pods(render, name):
+    service = render(name).manifests["Service"]["spec"]
+    assert (service["type"], service["clusterIP"]) == ("ClusterIP", "None")
+    assert "clusterIP" not in render("remote-loop").manifests["Service"]["spec"]
+
+
 def test_the_keda_sample_scales_the_charts_deployment_by_existing_metrics(render):
     keda = yaml.safe_load((ROOT / "deploy" / "keda.yaml").read_text())
     jsonschema.validate(keda["spec"], CUSTOM["keda.sh/v1alpha1 ScaledObject"])
@@ -281,6 +288,10 @@ def test_mpi_ports_are_open_only_within_the_release(render):
         (
             {"gateway": {"ingress": {"enabled": True, "host": "llm.example.com"}}},
             "gateway.ingress.enabled: there is no gateway to reach; set gateway.enabled",
+        ),
+        (
+            {"service": {"headless": True, "type": "NodePort"}},
+            "service.headless: a service of type NodePort needs an address; use ClusterIP",
         ),
         (
             {"launch": {"mode": "leader", "ranks": 3, "nodes": 2}, "gpus": 8},

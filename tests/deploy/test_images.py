@@ -21,7 +21,10 @@ from paths import ROOT
 from tandem.bls.metrics import METRICS, WATCHER
 from tandem.guides.library import REQUIREMENT
 from tandem.tools.cli import main
+from tandem.tools.commands.command_line import make_parser
 from tandem.tools.commands.gateway import add_options as add_gateway_options
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.profile import read_profile
 from tandem.tools.triton.install import find_triton
 
 PROBE = "deploy/helm/tandem/files/health.py"
@@ -239,6 +242,23 @@ def test_compose_publishes_the_gateways_port():
     assert "AS " + added["build"]["target"] in arguments_of(read("Dockerfile")[2], "FROM")[0]
     assert added["network_mode"] == "service:server"
     assert "127.0.0.1:8080:8080" in server["ports"]
+
+
+@pytest.mark.parametrize("name", ["draft", "target", "loop"])
+def test_the_remote_compose_file_starts_servers_of_its_profiles(name):
+    folder = ROOT / "deploy" / "remote"
+    services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
+    program, *words = services[name]["command"]
+    assert program == "tandem"
+    profile = ROOT / make_parser("up").read(words[1:]).profile
+    assert profile == folder / f"{name}.yaml"
+    assert (folder / services[name]["build"]["context"] / "Dockerfile.cpu").is_file()
+    if name != "loop":  # a loop can only be deployed if its engines run
+        assert deployment.load(profile).profile.engines.draft is None
+        return
+    for role, engine in read_profile(profile).engines:
+        assert engine.url == (f"{role}:8001",)
+        assert services[name]["depends_on"][role] == {"condition": "service_healthy"}
 
 
 def test_rendering_reads_checkpoints_from_a_build_context():

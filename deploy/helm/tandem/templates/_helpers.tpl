@@ -76,6 +76,9 @@ kind: Deployment
 {{- fail "gateway.ingress.enabled: there is no gateway to reach; set gateway.enabled" -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.service.headless (ne .Values.service.type "ClusterIP") -}}
+{{- fail (printf "service.headless: a service of type %s needs an address; use ClusterIP" .Values.service.type) -}}
+{{- end -}}
 {{- $most := .Values.profile.maxRequests -}}
 {{- if and .Values.autoscaling.enabled (ge (int .Values.autoscaling.requestsPerReplica) (int $most)) -}}
 {{- fail (printf "autoscaling.requestsPerReplica: %v would never be exceeded, since a replica runs at most profile.maxRequests, which is %v; choose less" .Values.autoscaling.requestsPerReplica $most) -}}
