@@ -4,14 +4,11 @@
 #   TORCH        pip's requirement for PyTorch
 #   TORCH_INDEX  the package index for PyTorch; https://download.pytorch.org/whl/cpu has builds without
 #                the gigabytes of CUDA, for machines without a GPU
-#   LLAMA_INDEX  an additional package index with wheels of llama-cpp-python, such as
-#                https://abetlen.github.io/llama-cpp-python/whl/cpu; without one, pip compiles it
 #   VLLM_VERSION the vLLM of `make test-vllm`: one of TESTED in tandem/engines/vllm/hooks.py
 #   CHAT_OPTIONS additional options of `tandem up` for `make chat`
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
-LLAMA_INDEX ?=
 VLLM_VERSION ?= 0.27.1
 CHAT_OPTIONS ?=
 
@@ -28,8 +25,8 @@ VLLM := .venv/vllm
 demo: .venv/installed
 	$(BIN)/tandem bench --limit 4 --max-tokens 96 --repetitions 3 --streamed 0
 
-# Serve a chat model on any laptop. The first run downloads the model and compiles llama.cpp.
-chat: .venv/installed-llamacpp $(CHAT_MODEL)
+# Serve a chat model on any laptop. The first run downloads it.
+chat: .venv/installed-gguf $(CHAT_MODEL)
 	$(BIN)/tandem up --target $(CHAT_MODEL) --open $(CHAT_OPTIONS)
 
 # Test each promise once. CONTRIBUTING.md describes the other test targets.
@@ -44,8 +41,8 @@ test-heavy: .venv/installed-dev
 test-chat: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python -m pytest -n 0 tests/chat
 
-# Test the llama.cpp engine. It is compiled first, unless pip has a wheel.
-test-llamacpp: .venv/installed-dev .venv/installed-llamacpp
+# Test the llama.cpp engine.
+test-llamacpp: .venv/installed-dev
 	$(BIN)/python -m pytest tests/engines/test_llamacpp.py tests/engines/test_conformance.py tests/tools/test_gguf.py
 
 # Test third-party clients, unmodified, from a separate environment (1.2 GB), with a live server.
@@ -110,14 +107,6 @@ clean:
 
 .venv/installed-gguf: .venv/installed
 	$(BIN)/pip install -e '.[embedded,gguf]'
-	touch $@
-
-# Without llama.cpp, PyTorch serves the model. pip keeps a wheel that it has compiled.
-.venv/installed-llamacpp: .venv/installed-gguf
-	@echo 'Installing llama.cpp. Unless an index has a wheel (LLAMA_INDEX), this needs a C++ compiler' \
-		'and takes about 8 minutes on two cores.'
-	$(BIN)/pip install $(if $(LLAMA_INDEX),--extra-index-url $(LLAMA_INDEX)) -e '.[embedded,llamacpp]' \
-		|| echo 'llama.cpp could not be installed, so PyTorch serves the model, more slowly.'
 	touch $@
 
 .venv/installed-docs: .venv/installed

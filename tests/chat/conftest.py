@@ -4,6 +4,7 @@ PyTorch serves it, because its greedy output equals transformers'. llama.cpp rou
 """
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import openai
@@ -14,7 +15,6 @@ from tandem.gateway import server as gateway_server
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen
 from tandem.gateway.settings import GatewaySettings
-from tandem.tools.models.named import find_model
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
@@ -23,13 +23,18 @@ GGUF = Path(__file__).resolve().parents[2] / ".venv" / "chat" / "SmolLM2-135M-In
 
 
 @pytest.fixture(scope="session")
-def checkpoint() -> Path:
-    """The folder of the model's checkpoint."""
+def checkpoint(tmp_path_factory) -> Path:
+    """The folder of the model's checkpoint, dequantized."""
     if not GGUF.is_file():
         pytest.skip("SmolLM2 is not here (93 MB): make test-chat fetches it")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tandem.tools.models.gguf.has_llamacpp", lambda: False)
-        return find_model(str(GGUF)).checkpoint()
+    folder = tmp_path_factory.mktemp("chat") / "SmolLM2-135M-Instruct"
+    tokenizer, model = _dequantized()
+    # With these settings, transformers would treat the weights as quantized and not save them.
+    del model.config.quantization_config
+    model.is_quantized, model.hf_quantizer = False, None
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -54,11 +59,15 @@ def client(server: TritonServer, checkpoint: Path) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="session")
 def transformers_model(checkpoint: Path):
-    """The tokenizer, and the dequantized model, loaded with transformers."""
+    """The tokenizer, and the model, loaded with transformers."""
+    return _dequantized()
+
+
+@cache
+def _dequantized():
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(
-        GGUF.parent, gguf_file=GGUF.name, dtype=torch.float32
-    ).eval()
-    return AutoTokenizer.from_pretrained(checkpoint), model
+    where = {"pretrained_model_name_or_path": GGUF.parent, "gguf_file": GGUF.name}
+    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
+    return AutoTokenizer.from_pretrained(**where), model

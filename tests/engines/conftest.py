@@ -147,7 +147,7 @@ def gguf_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def make_llamacpp(gguf_folder):
     """Return a function that starts a llamacpp engine. All engines are closed at the end."""
-    pytest.importorskip("llama_cpp", reason="no llama_cpp: the extra 'llamacpp'")
+    pytest.importorskip("xllamacpp", reason="no xllamacpp: the extra 'gguf'")
     from tandem.engines.llamacpp.engine import LlamaCppEngine
     from tandem.engines.llamacpp.settings import LlamaCppSettings
 

@@ -13,7 +13,7 @@ from tandem.engines.errors import LoadError
 from tandem.engines.llamacpp.settings import LlamaCppSettings
 from tandem.engines.request import SamplingParams
 
-pytest.importorskip("llama_cpp", reason="no llama_cpp: the extra 'llamacpp'")
+pytest.importorskip("xllamacpp", reason="no xllamacpp: the extra 'gguf'")
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +96,20 @@ def test_a_context_longer_than_the_models_is_rejected(gguf_folder):
 def test_lora_adapters_are_rejected():
     with pytest.raises(LoadError, match="no LoRA adapters; use kind torch"):
         LlamaCppSettings("x", max_seq_len=9, kv_cache_tokens=99, lora_adapters=("a",))
+
+
+def test_the_declared_structures_match_the_library():
+    """Structures of another size would shift these defaults."""
+    from tandem.engines.llamacpp import api
+
+    library = api.open_library()
+    context = library.llama_context_default_params()
+    assert (context.n_ctx, context.n_threads, context.type_k, context.type_v) == (512, 4, 1, 1)
+    flags = "embeddings", "offload_kqv", "no_perf", "op_offload", "swa_full", "kv_unified"
+    assert [getattr(context, flag) for flag in flags] == [False, True, True, True, True, False]
+    model = library.llama_model_default_params()
+    assert (model.n_gpu_layers, model.split_mode, model.lazy_mode) == (-1, 1, 1)
+    assert (model.check_tensors, model.use_extra_bufts, model.no_host) == (False, True, False)
 
 
 def test_a_closed_engine_frees_its_model(gguf_folder):

@@ -69,6 +69,28 @@ def write_gguf(
     writer.close()
 
 
+class LlamaTokenizer:
+    """llama.cpp's own tokenizer of a GGUF file."""
+
+    def __init__(self, path: Path) -> None:
+        from tandem.engines.llamacpp import api
+
+        self._llama = api.open_library()
+        options = self._llama.llama_model_default_params()
+        options.vocab_only = True
+        self._model = api.load(self._llama, path, options)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without a BOS token and with special tokens."""
+        import numpy as np
+
+        raw, ids = text.encode(), np.zeros(len(text.encode()) + 1, np.int32)
+        vocabulary = self._llama.llama_model_get_vocab(self._model)
+        where = ids.ctypes.data, len(ids)
+        count = self._llama.llama_tokenize(vocabulary, raw, len(raw), *where, False, True)
+        return ids[:count].tolist()
+
+
 def _add_tokenizer(writer: Any, folder: Path) -> None:
     from gguf import TokenType
 

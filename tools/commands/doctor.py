@@ -40,8 +40,7 @@ SHARED_MEMORY_MB = 64  # one megabyte per model, plus space for tensors
 GGUF = f"only for GGUF files: {install_extra('gguf')}"
 OPTIONAL = {  # package -> when it is needed
     "gguf": GGUF,
-    "accelerate": GGUF,
-    "llama-cpp-python": f"runs GGUF files without dequantizing them: {install_extra('llamacpp')}",
+    "xllamacpp": GGUF,
     "tensorrt-llm": "use NVIDIA's image: docs/deploy/tensorrt-llm.md",
     "vllm": "only for kind: vllm; its key `python` may name another Python: docs/deploy/vllm.md",
 }

@@ -1,7 +1,4 @@
-"""GGUF files, each converted once: into tokenizer and configuration if llama.cpp is installed.
-
-Without llama.cpp, the weights are dequantized too, into a checkpoint for the torch engine.
-"""
+"""GGUF files: the tokenizer and the configuration are read once and kept in Tandem's cache."""
 
 from __future__ import annotations
 
@@ -14,20 +11,19 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
+from tandem.engines.llamacpp import api
 from tandem.engines.llamacpp.settings import GGUF_FILE
 from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.folders import atomic_folder, cache_folder
-from tandem.tools.models.weights import gigabytes
 from tandem.tools.triton.serving import status_line
 
 MAGIC = b"GGUF"
 STAMP = "source.json"
-PACKAGES = ("transformers", "gguf", "accelerate")
-PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # one file of a split model
-LONGEST_REASON = 300  # characters of an error
+PACKAGES = ("transformers", "gguf", api.PACKAGE)
+PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")  # one file of a split model
+LONGEST_ERROR = 400  # characters
 
 
 def is_gguf(path: Path) -> bool:
@@ -38,17 +34,12 @@ def is_gguf(path: Path) -> bool:
 def convert_gguf(path: Path) -> Path:
     """Return the folder of a GGUF file in Tandem's cache; make it unless it is there.
 
-    If llama.cpp is installed, the folder has the tokenizer, the configuration and a link to the
-    file. Otherwise it is a checkpoint of dequantized weights.
-
-    The file is converted again if its size or modification time changes, or the version of a
-    package that reads it. Raises TandemError.
+    It has the tokenizer, the configuration and a link to the file. The file is read again if its
+    size or modification time changes, or the version of a package that reads it. Raises
+    TandemError.
     """
-    if PART.search(path.name):
-        raise TandemError(
-            f"{path} is one part of a split model; merge the parts first: "
-            "llama-gguf-split --merge FIRST-PART OUTPUT"
-        )
+    if (part := PART.search(path.name)) and int(part[1]) != 1:
+        raise TandemError(f"{path} is a part of a split model; name its first part, 00001")
     stamp = _stamp(path)
     place = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
     folder = cache_folder() / "gguf" / f"{path.stem}-{place}"
@@ -67,10 +58,6 @@ def convert_gguf(path: Path) -> Path:
     return folder
 
 
-def has_llamacpp() -> bool:
-    return find_spec("llama_cpp") is not None
-
-
 def _stamp(path: Path) -> str:
     """Return text that identifies the file and the package versions.
 
@@ -82,42 +69,24 @@ def _stamp(path: Path) -> str:
         raise TandemError(
             f"can't read {path} without the package {error.name}; {install_extra('gguf')}"
         ) from error
-    if has_llamacpp():
-        versions["llama-cpp-python"] = metadata.version("llama-cpp-python")
     facts = path.stat()
     return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})
 
 
 def _convert(path: Path, folder: Path, stamp: str) -> None:
+    """Read the file in a separate process, so that its memory is freed."""
     for leftover in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(leftover)
     with atomic_folder(folder) as fresh:
-        _run_conversion(path, fresh)
+        with status_line(f"reading the tokenizer of {path}; this is done once"):
+            done = subprocess.run(
+                [sys.executable, "-m", f"{__package__}.gguf_tokenizer", str(path), str(fresh)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        if done.returncode:
+            died = f"can't read {path}: exit status {done.returncode}"
+            raise TandemError((done.stderr.strip().splitlines() or [died])[-1][:LONGEST_ERROR])
+        (fresh / GGUF_FILE).symlink_to(path.resolve())
         (fresh / STAMP).write_text(stamp)
-
-
-def _run_conversion(path: Path, folder: Path) -> None:
-    """Run the conversion in a separate process, so that its memory is freed."""
-    keep = has_llamacpp()
-    size = gigabytes(path.stat().st_size)
-    if not keep:
-        print(
-            f"llama.cpp isn't installed, so PyTorch serves {path}, more slowly; "
-            f"{install_extra('llamacpp')}",
-            file=sys.stderr,
-        )
-    task = f"reading the tokenizer of {path}" if keep else f"dequantizing {path} ({size})"
-    module = f"{__package__}.{'gguf_tokenizer' if keep else 'dequantize'}"
-    with status_line(f"{task}; this is done once"):
-        done = subprocess.run(
-            [sys.executable, "-m", module, str(path), str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        verb = "read" if keep else "dequantize"
-        raise TandemError(f"can't {verb} {path}: {said[:LONGEST_REASON]}")
-    if keep:
-        (folder / GGUF_FILE).symlink_to(path.resolve())

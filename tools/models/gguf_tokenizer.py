@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import sys
 from pathlib import Path
 
-from tandem.engines.errors import typed_line
-from tandem.tools.errors import TandemError
+from tandem.engines.errors import LoadError, typed_line
+from tandem.engines.llamacpp import api
 
 
 def write_tokenizer(path: Path, folder: Path) -> None:
-    """Write config.json, generation_config.json and the tokenizer. Raises TandemError."""
-    import llama_cpp  # noqa: PLC0415  an extra
+    """Write config.json, generation_config.json and the tokenizer. Raises LoadError."""
+    llama = api.open_library()
+    options = llama.llama_model_default_params()
+    options.vocab_only = True
+    model = api.load(llama, path, options)
     from transformers import AutoConfig, AutoTokenizer  # noqa: PLC0415  takes seconds
 
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     config = AutoConfig.from_pretrained(**where, local_files_only=True)
     AutoTokenizer.from_pretrained(**where, local_files_only=True).save_pretrained(folder)
-
-    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-    def ignore(_level: int, _text: bytes, _data: ctypes.c_void_p) -> None: ...
-
-    llama_cpp.llama_log_set(ignore, ctypes.c_void_p(0))
-    options = llama_cpp.llama_model_default_params()
-    options.vocab_only = True
-    model = llama_cpp.llama_model_load_from_file(os.fsencode(path), options)
-    if not model:
-        raise TandemError("llama.cpp can't read its vocabulary")
-    vocabulary = llama_cpp.llama_model_get_vocab(model)
-    config.vocab_size = size = llama_cpp.llama_vocab_n_tokens(vocabulary)
-    ends = [i for i in range(size) if llama_cpp.llama_vocab_is_eog(vocabulary, i)]
+    vocabulary = llama.llama_model_get_vocab(model)
+    config.vocab_size = size = llama.llama_vocab_n_tokens(vocabulary)
+    ends = [i for i in range(size) if llama.llama_vocab_is_eog(vocabulary, i)]
     # Engines stop at the first one themselves, so it must be the file's own.
-    own = llama_cpp.llama_vocab_eos(vocabulary)
+    own = llama.llama_vocab_eos(vocabulary)
     config.eos_token_id = sorted(ends, key=lambda token: token != own) or None
-    llama_cpp.llama_model_free(model)
+    llama.llama_model_free(model)
     config.save_pretrained(folder)
 
 
 def main() -> None:
+    path, folder = map(Path, sys.argv[1:])
     try:
-        write_tokenizer(Path(sys.argv[1]), Path(sys.argv[2]))
+        write_tokenizer(path, folder)
+    except LoadError as error:
+        sys.exit(str(error))
     except Exception as error:  # noqa: BLE001  the caller gets one line of any error
-        sys.exit(str(error) if isinstance(error, TandemError) else typed_line(error))
+        sys.exit(f"can't read {path}: {typed_line(error)}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,6 @@ def load(model_config: dict[str, Any], folder: Path) -> LlamaCppEngine:
         from tandem.engines.llamacpp.engine import LlamaCppEngine  # noqa: PLC0415
     except ImportError as error:
         raise LoadError(
-            f"can't import llama_cpp: {error}; install Tandem with the extra 'llamacpp'"
+            f"can't run llama.cpp: {error}; install Tandem with the extra 'gguf'"
         ) from error
     return LlamaCppEngine(settings, folder)

@@ -9,7 +9,6 @@ each way adds in another order (ggml_compute_forward_flash_attn_ext_f16 in ggml-
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 from collections.abc import Sequence
@@ -17,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tandem.engines.errors import LoadError
+from tandem.engines.llamacpp import api
 from tandem.engines.llamacpp.settings import LlamaCppSettings
 from tandem.engines.stepping.kv_cache import (
     BranchKV,
@@ -34,19 +33,9 @@ from tandem.engines.stepping.kv_cache import (
 )
 
 SEQUENCES = 256  # llama.cpp's limit
-CACHE_FULL = 1  # a result of llama_decode
-ERROR_LEVEL = 4  # of ggml's log
 CHECK_TOKENS = 5
-BF16 = 30  # ggml_type; the bindings lack its name
+llama = api.open_library()
 log = logging.getLogger(__name__)
-_errors: list[str] = []  # of llama.cpp, since a load began
-
-
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-def _log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
-    """Keep llama.cpp's errors, which explain why a load fails, and drop the rest."""
-    if level == ERROR_LEVEL:
-        _errors.append(text.decode(errors="replace").strip())
 
 
 @dataclass(eq=False)
@@ -75,22 +64,22 @@ class LlamaCppCache(KVCache[SequenceEntry]):
 
     def __init__(self, context: Any, settings: LlamaCppSettings) -> None:
         super().__init__(settings.kv_cache_tokens, settings.kv_block_tokens)
-        self._memory = llama_cpp.llama_get_memory(context)
+        self._memory = llama.llama_get_memory(context)
         self._free = list(range(SEQUENCES))
         self._branches: dict[SequenceEntry, BranchSequences] = {}
 
     def trim(self, entry: SequenceEntry) -> None:
         """Drop the cells of rejected tokens."""
-        llama_cpp.llama_memory_seq_rm(self._memory, entry.sequence, entry.length, -1)
+        llama.llama_memory_seq_rm(self._memory, entry.sequence, entry.length, -1)
 
     def free(self, sequence: int) -> None:
-        llama_cpp.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        llama.llama_memory_seq_rm(self._memory, sequence, -1, -1)
         self._free.append(sequence)
 
     def copy_of(self, source: int, tokens: int) -> int:
         """Return a new sequence that starts with `tokens` tokens of another one."""
         sequence = self._free.pop()
-        llama_cpp.llama_memory_seq_cp(self._memory, source, sequence, 0, tokens)
+        llama.llama_memory_seq_cp(self._memory, source, sequence, 0, tokens)
         return sequence
 
     def drop_oldest(self, keep: SequenceEntry | None = None) -> bool:
@@ -141,6 +130,27 @@ class LlamaCppCache(KVCache[SequenceEntry]):
             branches.keep([])
 
 
+class _Batch:
+    """The tokens of a forward pass. wanted: whether a token's logits are needed."""
+
+    def __init__(self, size: int) -> None:
+        self.tokens, self.positions, self.sequences = np.zeros((3, size), np.int32)
+        self.wanted = np.zeros(size, np.int8)
+        self._ones = np.ones(size, np.int32)  # each token belongs to one sequence
+        self._pointers = self.sequences.ctypes.data + 4 * np.arange(size)
+
+    def of(self, count: int) -> api.Batch:
+        """Return the first `count` tokens."""
+        return api.Batch(
+            n_tokens=count,
+            token=self.tokens.ctypes.data,
+            pos=self.positions.ctypes.data,
+            n_seq_id=self._ones.ctypes.data,
+            seq_id=self._pointers.ctypes.data,
+            logits=self.wanted.ctypes.data,
+        )
+
+
 class LlamaCppModel:
     """A loaded GGUF file; see `StepModel`."""
 
@@ -148,16 +158,12 @@ class LlamaCppModel:
         """Load the file and check that results are exact. Raises LoadError."""
         self._context: Any = None
         self.device = torch.device("cpu")
-        _errors.clear()
-        llama_cpp.llama_log_set(_log, ctypes.c_void_p(0))
-        llama_cpp.llama_backend_init()
-        options = llama_cpp.llama_model_default_params()
+        llama.llama_backend_init()
+        options = llama.llama_model_default_params()
         options.n_gpu_layers = settings.n_gpu_layers
         # `tandem up` renders links, so resolve them to name the user's own file.
         path = file.resolve()
-        self._model = llama_cpp.llama_model_load_from_file(os.fsencode(path), options)
-        if not self._model:
-            raise LoadError(f"llama.cpp can't load {path}: {_reason()}")
+        self._model = api.load(llama, path, options)
         try:
             self._start(settings, path)
         except BaseException:
@@ -165,60 +171,56 @@ class LlamaCppModel:
             raise
 
     def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
-        tokens, batch = ids.tolist(), self._batch
-        at = rows = 0
+        batch = self._batch
+        end = rows = 0
         for segment in segments:
+            start, end = end, end + segment.count
             if isinstance(segment, Segment):
                 entry: Any = segment.entry
                 self.cache.trim(entry)
-                sequences = [entry.sequence] * segment.count
+                batch.sequences[start:end] = entry.sequence
             else:
                 branches: Any = segment.own
-                sequences = branches.sequences
-            first = segment.count - segment.rows
-            positions = segment.positions.tolist()
-            for i, (sequence, position) in enumerate(zip(sequences, positions, strict=True)):
-                batch.token[at], batch.pos[at] = tokens[at], position
-                batch.n_seq_id[at], batch.seq_id[at][0] = 1, sequence
-                batch.logits[at] = i >= first
-                at += 1
+                batch.sequences[start:end] = branches.sequences
+            batch.positions[start:end] = segment.positions
+            batch.wanted[start:end] = 0
+            batch.wanted[end - segment.rows : end] = 1
             rows += segment.rows
-        batch.n_tokens = at
-        result = llama_cpp.llama_decode(self._context, batch)
-        while result == CACHE_FULL and self.cache.drop_oldest():
-            result = llama_cpp.llama_decode(self._context, batch)
+        batch.tokens[:end] = ids
+        result = llama.llama_decode(self._context, batch.of(end))
+        while result == api.CACHE_FULL and self.cache.drop_oldest():
+            result = llama.llama_decode(self._context, batch.of(end))
         if result:
             raise RuntimeError(f"llama.cpp's decode function returned {result}")
         if not rows:
             return torch.empty(0, self.vocab_size)
-        logits = llama_cpp.llama_get_logits(self._context)
+        logits = llama.llama_get_logits(self._context)
         # A copy, because the next step overwrites the logits.
         return torch.from_numpy(np.ctypeslib.as_array(logits, (rows, self.vocab_size)).copy())
 
     def close(self) -> None:
         """Free the model's memory."""
         if self._context:
-            llama_cpp.llama_batch_free(self._batch)
-            llama_cpp.llama_free(self._context)
+            llama.llama_free(self._context)
             self._context = None
         if self._model:
-            llama_cpp.llama_model_free(self._model)
+            llama.llama_model_free(self._model)
             self._model = None
 
     def _start(self, settings: LlamaCppSettings, path: Path) -> None:
         model = self._model
         for name in ("recurrent", "hybrid", "diffusion"):
-            if getattr(llama_cpp, f"llama_model_is_{name}")(model):
+            if getattr(llama, f"llama_model_is_{name}")(model):
                 raise LoadError(f"{path} has a {name} architecture, which can't drop draft tokens")
-        if llama_cpp.llama_model_has_encoder(model):
+        if llama.llama_model_has_encoder(model):
             raise LoadError(f"{path} has an encoder; only decoder-only models are supported")
-        longest = llama_cpp.llama_model_n_ctx_train(model)
+        longest = llama.llama_model_n_ctx_train(model)
         if settings.max_seq_len > longest:
             raise LoadError(
                 f"max_seq_len must be at most {longest}, the file's context length; got "
                 f"{settings.max_seq_len}"
             )
-        options = llama_cpp.llama_context_default_params()
+        options = llama.llama_context_default_params()
         options.n_ctx = settings.kv_cache_tokens
         options.n_batch = options.n_ubatch = settings.max_batch_tokens
         options.n_seq_max = SEQUENCES
@@ -226,14 +228,14 @@ class LlamaCppModel:
         options.n_threads = options.n_threads_batch = threads
         options.kv_unified = True  # so that sequences share the cells of a prefix
         options.swa_full = True  # so that rejected tokens can be dropped
-        options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        options.type_k, options.type_v = llama_cpp.GGML_TYPE_F16, BF16
-        self._context = llama_cpp.llama_init_from_model(model, options)
+        options.flash_attn_type = api.FLASH_ATTENTION
+        options.type_k, options.type_v = api.F16, api.BF16
+        self._context = llama.llama_init_from_model(model, options)
         if not self._context:
-            raise LoadError(f"llama.cpp can't run {path}: {_reason()}")
-        self._batch = llama_cpp.llama_batch_init(settings.max_batch_tokens, 0, 1)
-        vocabulary = llama_cpp.llama_model_get_vocab(model)
-        self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(vocabulary)
+            raise LoadError(f"llama.cpp can't run {path}: {api.reason()}")
+        self._batch = _Batch(settings.max_batch_tokens)
+        vocabulary = llama.llama_model_get_vocab(model)
+        self.vocab_size: int = llama.llama_vocab_n_tokens(vocabulary)
         self.cache = LlamaCppCache(self._context, settings)
         self._check(settings)
 
@@ -260,12 +262,4 @@ class LlamaCppModel:
                 float((alone - mixed).abs().max()),
             )
         for sequence in range(3):
-            llama_cpp.llama_memory_seq_rm(
-                llama_cpp.llama_get_memory(self._context), sequence, -1, -1
-            )
-
-
-def _reason() -> str:
-    """Return the first error that llama.cpp has logged, without the name of its function."""
-    first = _errors[0] if _errors else "it gives no reason"
-    return first.rpartition("error loading model: ")[2]
+            llama.llama_memory_seq_rm(llama.llama_get_memory(self._context), sequence, -1, -1)

@@ -36,7 +36,7 @@ class LlamaCppDraft(CheckpointSection):
     threads: NonNegativeInt = LlamaCppSettings.threads
     """Number of threads; 0: one per core."""
     n_gpu_layers: Annotated[int, Field(ge=-1)] = LlamaCppSettings.n_gpu_layers
-    """Number of layers on a GPU; -1: all. Needs a build of llama-cpp-python for the GPU."""
+    """Number of layers on a GPU; -1: all. Needs a build of xllamacpp for the GPU."""
     max_seq_len: PositiveInt | None = None
     """Tokens of prompt, output and longest draft together (default: the model's maximum, up to
     4096)."""
