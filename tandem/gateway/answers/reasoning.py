@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tandem.gateway.tools.parser import partition
+
 BEGIN, END = "<think>", "</think>"
 SPACE = " \t\r\n"
 
@@ -54,10 +56,10 @@ class ReasoningSplitter:
             self._thinks, self._text = True, bare.removeprefix(BEGIN)
             yield from self._skip_space()
         while self._thinks:
-            thoughts, end, answer = self._text.partition(END)
-            length = len(thoughts.rstrip(SPACE)) if end else _length_before_edge(thoughts)
-            self._new = Split(self._new.reasoning + thoughts[:length])
-            self._text = answer if end else thoughts[length:]
+            thoughts, end, rest = partition(self._text, END)
+            shown = thoughts.rstrip(SPACE)
+            self._new = Split(self._new.reasoning + shown)
+            self._text = rest if end else self._text[len(shown) :]
             if end:
                 self._thinks = False
                 yield from self._skip_space()
@@ -73,9 +75,3 @@ class ReasoningSplitter:
             self._text = ""
             yield
         self._text = bare
-
-
-def _length_before_edge(thoughts: str) -> int:
-    """Return the length of the text before a possible start of the end tag and its white space."""
-    begun = next(n for n in range(len(END) - 1, -1, -1) if thoughts.endswith(END[:n]))
-    return len(thoughts[: len(thoughts) - begun].rstrip(SPACE))

@@ -43,6 +43,18 @@ Result = TypeVar("Result")
 More: TypeAlias = Generator[None, None, Result]
 
 
+def partition(text: str, mark: str) -> tuple[str, str, str]:
+    """Split a growing text at a mark, as `str.partition` does.
+
+    If the mark isn't complete, the last part is the end of the text that may be its start.
+    """
+    before, found, after = text.partition(mark)
+    if not found:
+        length = next(n for n in reversed(range(len(mark))) if text.endswith(mark[:n]))
+        before, after = text[: len(text) - length], text[len(text) - length :]
+    return before, found, after
+
+
 class ObjectEnd:
     """Finds the end of a JSON object in a growing text.
 
@@ -148,10 +160,7 @@ class ToolCallParser:
         """Consume the text before a call, and hold white space and the mark before the call."""
         self._is_markup, begin, found = False, self._format.begin, ""
         while not found:
-            text, found, _ = self._text.partition(begin)
-            if not found:
-                part = next(n for n in reversed(range(len(begin))) if text.endswith(begin[:n]))
-                text = text[: len(text) - part]
+            text, found, _ = partition(self._text, begin)
             self._take(len(text))
             if content := text.rstrip(SPACE):
                 self._new.append(self._held + content)
