@@ -69,12 +69,15 @@ class Guidance:
         """Return a draft of forced tokens that must be verified. It may be empty."""
         return NO_DRAFT
 
-    def legal_prefix(self, draft: Draft) -> Draft:
-        """Return the longest prefix of a draft that the guide allows."""
-        return draft
+    def legal_prefix(self, draft: Draft) -> tuple[Draft, TokenMasks | None]:
+        """Return the longest prefix of a draft that the guide allows, and its masks if known."""
+        return draft, None
 
     def call_target(self, call: EngineCall, target: Target) -> EngineResult:
-        """Call the target and return the tokens that the guide allows."""
+        """Call the target and return the tokens that the guide allows.
+
+        The call may have the masks that `legal_prefix` returned.
+        """
         return target(call)
 
     def follow(self, tokens: TokenIds, max_forced: int) -> tuple[int, TokenIds]:  # noqa: ARG002
@@ -96,7 +99,6 @@ class ByGuide(Guidance):
         self._method = guide_method(self._request, settings)
         self._commits = _commits_forced(self._request)
         self._unguided_tokens = FIRST_UNGUIDED_TOKENS
-        self._masks_of: tuple[TokenIds, TokenMasks] | None = None  # last checked draft, its masks
         self._guided = GuideStatistics(method=self._method, warnings=matcher.warnings)
         self.statistics = self._guided
         self.cuts_results = self._method == "repair"
@@ -118,29 +120,25 @@ class ByGuide(Guidance):
         forced = [] if self._commits else self._peek_forced(limit)
         return Draft(np.array(forced, np.int32), drafter=GRAMMAR) if forced else NO_DRAFT
 
-    def legal_prefix(self, draft: Draft) -> Draft:
+    def legal_prefix(self, draft: Draft) -> tuple[Draft, TokenMasks | None]:
         """Cut a draft before the first token that the guide disallows.
 
         A draft with logits isn't cut, because dropping a sampled token would bias the output. The
         target rejects the token.
         """
         if draft.logits is not None:
-            return draft
+            return draft, None
         walk = self._walk(draft.tokens)
         tokens = draft.tokens[: walk.num_legal]
-        self._masks_of = (tokens, walk.masks[: len(tokens) + 1])
         self._guided.num_illegal_draft_tokens += len(draft) - len(tokens)
-        return replace(draft, tokens=tokens)
+        return replace(draft, tokens=tokens), walk.masks[: len(tokens) + 1]
 
     def call_target(self, call: EngineCall, target: Target) -> EngineResult:
         if self._method == "repair":
             return self._repair(call, target)
-        tokens = call.draft.tokens
-        if self._masks_of is not None and self._masks_of[0] is tokens:  # from `legal_prefix`
-            masks = self._masks_of[1]
-        else:
-            masks = self._walk(tokens).masks
-        return target(call._replace(token_masks=masks))
+        if call.token_masks is None:
+            call = call._replace(token_masks=self._walk(call.draft.tokens).masks)
+        return target(call)
 
     def follow(self, tokens: TokenIds, max_forced: int) -> tuple[int, TokenIds]:
         kept: int = self._call_matcher(lambda: self._matcher.advance(tokens.tolist()))
@@ -157,7 +155,8 @@ class ByGuide(Guidance):
         disallowed.
         """
         ends = self._request.end_ids if call.end_id is not None else ()
-        result = target(call._replace(end_id=None, stop_ids=ends or call.stop_ids))
+        unguided = call._replace(end_id=None, stop_ids=ends or call.stop_ids, token_masks=None)
+        result = target(unguided)
         walk = self._walk(result.tokens)
         if walk.num_legal == len(result.tokens):
             self._unguided_tokens = min(2 * self._unguided_tokens, MAX_UNGUIDED_TOKENS)

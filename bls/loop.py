@@ -122,10 +122,11 @@ class Decoding:
         if begins_forced:
             wanted, result = 0, EngineResult(NO_TOKENS)
         elif draft:
-            legal = guidance.legal_prefix(draft)
+            legal, masks = guidance.legal_prefix(draft)
             statistics.ahead.num_calls += drafter.draft_ahead(sequence, legal, ports)
             wanted = len(legal) + 1
-            result = guidance.call_target(self._target_call(wanted, draft=legal), ports.call)
+            call = self._target_call(wanted, draft=legal)._replace(token_masks=masks)
+            result = guidance.call_target(call, ports.call)
         else:
             began, wanted = self._clock(), self._plain_tokens()
             call = self._target_call(wanted, end_ids=request.end_ids)

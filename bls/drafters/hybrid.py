@@ -35,21 +35,28 @@ class Hybrid(Drafter):
         if not self._draft_model.can_draft(sequence):
             return self._prompt_lookup.look_up(sequence, limit)
         match = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
-        if wanted := len(match) and self._draft_model.length.lookup_length(match):
-            return replace(match, tokens=match.tokens[:wanted])
+        if len(match):
+            length = self._draft_model.length.lookup_length(match)
+            if length:
+                return replace(match, tokens=match.tokens[:length])
         self._unused, self._unused_at = match, len(sequence)
         draft = self._draft_model.propose(sequence, limit, engines)
         if len(draft) or not self._draft_model.length.allows_drafts():
             return draft
         if not self._draft_model.length.lookup_length(self._prompt_lookup.best_possible_draft):
             return draft  # not even the longest match would be used
-        # A match may be right soon, so limit the number of tokens that the target decodes alone to
-        # 1, 2, 4, 8, ... Only an accepted match restarts this: in text whose matches are wrong
-        # there are many, and short calls cost time.
-        longest = 2**self._num_plain
+        return replace(draft, plain_tokens=self._limit_plain(draft.plain_tokens))
+
+    def _limit_plain(self, planned: int) -> int:
+        """Limit the number of tokens that the target decodes alone to 1, 2, 4, 8, ...
+
+        A match may be right soon. Only an accepted match restarts this: in text whose matches are
+        wrong there are many, and short calls cost time.
+        """
+        longest = 1 << self._num_plain
         self._num_plain += 1
-        self._shortened = longest < draft.plain_tokens
-        return replace(draft, plain_tokens=min(draft.plain_tokens, longest))
+        self._shortened = longest < planned
+        return min(planned, longest)
 
     def _compare_unused(self, sequence: Sequence) -> None:
         """Report how many tokens of the last unused match the text has confirmed since then."""

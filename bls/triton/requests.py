@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -35,9 +35,8 @@ from tandem.bls.ports import (
     EngineCall,
     EngineResult,
     EngineRole,
-    LoopPorts,
 )
-from tandem.bls.request import Options, Request, TokenIds
+from tandem.bls.request import Options, TokenIds
 from tandem.bls.statistics import Timeline
 from tandem.bls.text import Decode
 from tandem.bls.token_details import join_details
@@ -48,28 +47,6 @@ from tandem.bls.triton.engine_calls import AheadThread, EngineClients, SequenceC
 from tandem.bls.triton.metrics import Metrics
 from tandem.bls.triton.responses import ResponseBuilder, SequenceOutput
 from tandem.bls.triton.tokenizer_calls import detokenize
-
-
-class Loop(Protocol):
-    """A decoding loop: `Decoding`."""
-
-    request: Request
-
-    def run(self, ports: LoopPorts) -> None:
-        """Decode until the answer is complete."""
-
-    def draft_failed(self, error: EngineCallError) -> None:
-        """Go on without a draft. Called before `run` after a draft call has timed out."""
-
-
-class ChunkReceiver(Protocol):
-    """Receives the chunks of a loop."""
-
-    def deliver(self, chunk: Chunk) -> None:
-        """Handle a chunk."""
-
-    def on_end(self, error: Failure | None) -> None:
-        """Handle the end of the loop. error: cause of the end, or None if it is complete."""
 
 
 class SequenceThread:
@@ -85,8 +62,8 @@ class SequenceThread:
     def __init__(
         self,
         clients: EngineClients,
-        loop: Loop,
-        receiver: ChunkReceiver,
+        loop: Decoding,
+        receiver: SequenceState,
         decode: Decode | None = None,
     ) -> None:
         self._clients = clients
@@ -332,7 +309,10 @@ class SequenceState:
             self._cum_log_prob += float(chunk.details.log_probs.sum())
 
     def on_end(self, error: Failure | None) -> None:
-        """Count the sequence and release its reservation. An error ends the whole request."""
+        """Count the sequence and release its reservation. An error ends the whole request.
+
+        error: cause of the end, or None if the answer is complete.
+        """
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
         self._running = False  # after the metrics, because the watcher may now drop the request

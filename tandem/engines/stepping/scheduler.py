@@ -64,17 +64,20 @@ class Scheduler:
     def schedule(self) -> list[tuple[CallSequence, int]]:
         budget = self._max_batch_tokens
         chosen: list[tuple[CallSequence, int]] = []
-        others = sorted(self.running[1:], key=lambda s: s.pending > s.tail)
-        for sequence in [*self.running[:1], *others]:
+        first, others = self.running[:1], self.running[1:]
+        short = [sequence for sequence in others if sequence.pending <= sequence.tail]
+        long = [sequence for sequence in others if sequence.pending > sequence.tail]
+        for sequence in [*first, *short, *long]:
             count = sequence.pending
             if count > budget:  # the call gets a chunk that doesn't split its tail
                 count = min(budget, count - sequence.tail)
             if count:
                 chosen.append((sequence, count))
                 budget -= count
-        served = {id(sequence) for sequence, _ in chosen}
+        served = [sequence for sequence, _ in chosen]
         if len(served) < len(self.running):
-            self.running.sort(key=lambda sequence: id(sequence) in served)
+            unserved = [sequence for sequence in self.running if sequence not in served]
+            self.running = [*unserved, *(s for s in self.running if s in served)]
         return chosen
 
     def remove(self, sequence: CallSequence, *, keep: bool) -> None:
