@@ -3,7 +3,7 @@ r"""Prepares JSON schemas for the library, so that every answer matches its sche
 llguidance 1.9 counts repeated names for `minProperties`, so some schemas are rejected. With escapes
 such as `\u0061`, an additional name may be another spelling of a declared one, so escapes are
 restricted. The library rejects some keywords that have no effect, so they are removed. It misreads
-some patterns, so they are rewritten.
+some patterns and formats, so they are rewritten.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tandem.guides.errors import TOO_LARGE, GuideError
 from tandem.guides.exact_numbers import check_numbers
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.finite_sets import list_values
+from tandem.guides.formats import FORMATS
 from tandem.guides.multiples import check_multiples
 from tandem.guides.patterns import translate
 from tandem.guides.references import check_references, percent_encode
@@ -42,13 +43,9 @@ IDLE: Final[dict[str, tuple[Any, ...]]] = {
     "dependentRequired": ({},),
     "dependentSchemas": ({},),
 }
-# Formats that the library enforces. Other formats are annotations, as in the standard.
-FORMATS = frozenset(
-    {
-        *("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6"),
-        *("uri", "uuid"),
-    }
-)
+# Formats that the library enforces correctly. Formats that are neither here nor in FORMATS are
+# annotations, as in the standard.
+LIBRARY_FORMATS = frozenset({"duration", "hostname", "ipv4", "uri", "uuid"})
 # Keywords that have an effect only together with one of the listed keywords.
 DEPENDENT: Final[dict[str, tuple[str, ...]]] = {
     "if": ("then", "else"),
@@ -186,6 +183,7 @@ def _rewrite(schema: dict[str, Any]) -> None:
             if isinstance(count, float) and count.is_integer():
                 part[keyword] = int(count)
         _bound_integer(part)
+        _replace_format(part)
         pattern, by_name = part.get("pattern"), part.get("patternProperties")
         if isinstance(pattern, str):
             part["pattern"] = translate(pattern, unwritable)
@@ -200,10 +198,22 @@ def _rewrite(schema: dict[str, Any]) -> None:
 
 def _is_idle(keyword: str, value: Any, part: Mapping[str, Any]) -> bool:
     if keyword == "format":
-        return isinstance(value, str) and value not in FORMATS
+        return isinstance(value, str) and value not in LIBRARY_FORMATS | FORMATS.keys()
     if keyword in DEPENDENT:
         return part.keys().isdisjoint(DEPENDENT[keyword])
     return any(value == idle and type(value) is type(idle) for idle in IDLE.get(keyword, ()))
+
+
+def _replace_format(part: dict[str, Any]) -> None:
+    """Replace a format that the library matches incorrectly with a pattern."""
+    name, all_of = part.get("format"), part.get("allOf", [])
+    if not isinstance(name, str) or name not in FORMATS or not isinstance(all_of, list):
+        return
+    del part["format"]
+    if "pattern" in part:  # both apply
+        part["allOf"] = [*all_of, {"pattern": FORMATS[name]}]
+    else:
+        part["pattern"] = FORMATS[name]
 
 
 def _bound_integer(part: dict[str, Any]) -> None:

@@ -10,9 +10,15 @@ LOOP = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/loop"}}
 FAULTS = [
     ("exact_numbers", {"const": 1456051.6399670597}, "1456051.6399670597", 0),
     ("exclusive_bounds", {"type": "number", "exclusiveMinimum": 1, "maximum": 1.5}, "1", 1),
+    ("formats", {"type": "string", "format": "date"}, '"2023-02-29"', 1),
+    ("formats", {"type": "string", "format": "time"}, '"22:59:60Z"', 1),
+    ("formats", {"type": "string", "format": "ipv6"}, '"::1.2.3.4"', 0),
+    ("formats", {"type": "string", "format": "email"}, json.dumps('"a b"@c'), 0),
     ("finite_sets", {"type": "array", "uniqueItems": True}, "[]", 0),
     ("multiples", {"type": "number", "multipleOf": 500_000_000}, "500000000", 0),
     ("patterns", {"type": "string", "pattern": '^[^"]$'}, r'"\""', 1),
+    ("patterns", {"type": "string", "pattern": "^.$"}, r'"\r"', 1),
+    ("patterns", {"type": "string", "pattern": r"^\s$"}, '"\x85"', 1),
     ("references", {"$ref": "#/$defs/a b", "$defs": {"a b": {}}}, "1", 0),
     ("schemas", {"type": "object", "minProperties": 2}, '{"a":1,"a":1}', 1),
     ("schemas", {"prefixItems": [{"type": "string"}], "additionalItems": False}, "[1]", 1),
@@ -30,8 +36,8 @@ def library(schema):
 
 @pytest.mark.parametrize(("module", "schema", "text", "accepts"), FAULTS)
 def test_the_library_still_has_each_bug_with_a_workaround(module, schema, text, accepts):
-    matcher = library(schema)
-    fits = not matcher.is_error() and matcher.try_consume_tokens(list(text.encode())) == len(text)
+    matcher, taken = library(schema), list(text.encode())
+    fits = not matcher.is_error() and matcher.try_consume_tokens(taken) == len(taken)
     assert (fits and matcher.is_accepting()) == bool(accepts)
 
 

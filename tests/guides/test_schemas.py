@@ -156,6 +156,55 @@ def test_a_keyword_without_its_required_partner_has_no_effect(alone):
         assert fits("json_schema", json.dumps(alone), text)
 
 
+DATES = ["2024-02-29", "2000-02-29", "0000-02-29", "1900-02-28", "2023-12-31"]
+NO_DATES = ["1900-02-29", "2023-02-29", "2100-02-29", "2023-04-31", "2023-13-01", "2023-01-00"]
+FORMATS = {
+    "date": (DATES, [*NO_DATES, "2023-2-1", "24-02-29"]),
+    "time": (
+        ["23:59:59.5+01:30", "00:00:00z", "23:59:60Z", "23:59:60.123z"],
+        ["22:59:60Z", "23:58:60Z", "23:59:60+01:00", "24:00:00Z", "12:00:00", "12:00:00+24:00"],
+    ),
+    "date-time": (
+        ["1998-12-31T23:59:60Z", "2015-06-30t23:59:60.5z", *(f"{d}T12:00:00Z" for d in DATES)],
+        ["1998-12-31T22:59:60Z", "1998-11-30T23:59:60Z", *(f"{d}T12:00:00Z" for d in NO_DATES)],
+    ),
+    "ipv6": (
+        [
+            *("::", "::1", "1::", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "::2:3:4:5:6:7:8"),
+            *("::ffff:1.2.3.4", "1:2:3:4:5:6:1.2.3.4", "1::1.2.3.4", "::1.2.3.4", "1:2::7:1.2.3.4"),
+        ],
+        [
+            *("1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8:9", "1::2::3", "12345::", ":1", "::1%eth0"),
+            *("1:2:3:4:5:6:7:1.2.3.4", "::1.2.3", "::256.1.1.1", "::01.2.3.4", "1.2.3.4"),
+        ],
+    ),
+    "email": (
+        ["a@b", "a.b@c.de", '"a b"@c.de', r'"a\"b"@c', '"@"@x', "a@[1.2.3.4]", "a@[IPv6:::1]"],
+        [".a@b", "a.@b", '"a"b"@c', '"a@c', "a b@c", "a@-b", "a@[300.1.1.1]", '"é"@c', "@x"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_allows_exactly_its_values(name):
+    right, wrong = FORMATS[name]
+    schema = json.dumps({"type": ["string", "null"], "format": name})
+    assert [one for one in right if not fits("json_schema", schema, json.dumps(one))] == []
+    assert [one for one in wrong if fits("json_schema", schema, json.dumps(one))] == []
+    assert fits("json_schema", schema, "null")
+
+
+@pytest.mark.parametrize(
+    "others",
+    [{"pattern": "-31$"}, {"pattern": "-31$", "allOf": [{}]}, {"enum": ["2023-12-31", "31"]}],
+    ids=json.dumps,
+)
+def test_a_format_applies_together_with_other_keywords(others):
+    schema = json.dumps({"format": "date", **others})
+    texts = ["2023-12-31", "2023-12-30", "2023-11-31", "31"]
+    assert [fits("json_schema", schema, json.dumps(one)) for one in texts] == [True] + [False] * 3
+
+
 INT64 = (-(2**63) + 1024, 2**63 - 1024)
 
 

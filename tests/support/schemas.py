@@ -74,22 +74,26 @@ def _validator(schema: str) -> jsonschema.Validator:
 
 
 def _is_date(value: Any) -> bool:
-    """Return whether a value is a date in RFC 3339's grammar, which ignores leap years."""
-    found = re.fullmatch(r"[0-9]{4}-([0-9]{2})-([0-9]{2})", str(value))
+    found = re.fullmatch(r"([0-9]{4})-([0-9]{2})-([0-9]{2})", str(value))
+    if found is None:
+        return False
+    year, month, day = map(int, found.groups())
     try:
-        return bool(found and datetime.date(2024, int(found[1]), int(found[2])))
+        return bool(datetime.date(year % 400 + 400, month, day))  # Python has no year 0
     except ValueError:
         return False
 
 
 def _is_time(value: Any) -> bool:
-    clock = r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?"
-    return bool(re.fullmatch(clock + r"(z|[+-]([01]\d|2[0-3]):[0-5]\d)", str(value).lower()))
+    """Return whether a value is a time of RFC 3339, with leap seconds only at 23:59:60Z."""
+    minute, zone = r"([01]\d|2[0-3]):[0-5]\d", r"(\.\d+)?(z|[+-]([01]\d|2[0-3]):[0-5]\d)"
+    return bool(re.fullmatch(rf"{minute}:[0-5]\d{zone}|23:59:60(\.\d+)?z", str(value).lower()))
 
 
 def _is_moment(value: Any) -> bool:
     date, _, time = str(value).lower().partition("t")
-    return _is_date(date) and _is_time(time)
+    ends_half_year = date.endswith(("-06-30", "-12-31"))
+    return _is_date(date) and _is_time(time) and (ends_half_year or ":60" not in time)
 
 
 class _Maker:
