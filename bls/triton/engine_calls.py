@@ -245,7 +245,8 @@ class SequenceCaller(CallSlot):
         self._builders: dict[EngineRole, RequestBuilder] = {}
         # A `stop` must stop only this call. Client ids aren't used, because two clients may choose
         # the same id.
-        # A remote engine sends calls to one replica if their ids agree up to the last `-`.
+        # A remote engine sends calls to one replica if their ids agree up to the last `-`. A vLLM
+        # engine keeps KV blocks between calls whose ids agree up to the last period.
         self._name = f"tandem-{request.sequence_key}-{uuid.uuid4().hex}"
         self._calls_made = 0
         self._next_stop = 0.0

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from emulated import emulated
-from engine_harness import VOCAB, Conducted, Harness, prompt
+from engine_harness import VOCAB, Conducted, Harness, prompt, wrong
 
 from tandem.engines.emulated.engine import EmulatedEngine
 from tandem.engines.emulated.timers import WallTimer
@@ -53,11 +53,6 @@ def skip_vllm(engine):
     """Skip a test that needs KV reuse per token: vLLM reuses whole blocks of 32 tokens."""
     if type(engine.engine).__name__ == "VllmEngine":
         pytest.skip("vLLM reuses whole blocks")
-
-
-def wrong(tokens: list[int]) -> list[int]:
-    """Return tokens that differ from the given tokens at every position."""
-    return [2 + (token + 1) % 100 for token in tokens]
 
 
 def test_without_streaming_there_is_one_final_response(engine):

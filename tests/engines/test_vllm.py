@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tandem.engines.vllm.arguments import (
 )
 from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.hooks import HOOKS, check_hooks
+from tandem.engines.vllm.sessions import Sessions
 from tandem.engines.vllm.settings import VllmSettings
 from tandem.engines.words import Words
 
@@ -115,6 +117,35 @@ def test_an_unsupported_vllm_version_is_rejected_with_a_one_line_error():
     del changed["_update_after_schedule"]
     with pytest.raises(LoadError, match="_update_after_schedule is missing"):
         check_hooks("9.9", type("Scheduler", (), changed))
+
+
+def kv_manager(*kinds, free=lambda self, request: None):
+    """A stand-in for vLLM's KVCacheManager with managers of these classes."""
+    methods = {
+        "get_computed_blocks": lambda self, request: None,
+        "allocate_slots": lambda self, request, num_new_tokens, num_new_computed_tokens=0: None,
+        "free": free,
+    }
+    manager = type("KVCacheManager", (), methods)()
+    made = [
+        type(kind, (), {"req_to_blocks": {}, "num_cached_block": {}, "block_size": 32})()
+        for kind in kinds
+    ]
+    manager.coordinator = SimpleNamespace(single_type_managers=made)
+    return manager
+
+
+def test_models_and_versions_that_cannot_have_sessions_are_logged(caplog):
+    assert Sessions.start(kv_manager("FullAttentionManager"), {}) is not None
+    assert not caplog.messages
+    hybrid = kv_manager("FullAttentionManager", "MambaManager")
+    assert Sessions.start(hybrid, {}) is None
+    other = kv_manager("FullAttentionManager", free=lambda self, request_id: None)
+    assert Sessions.start(other, {}) is None
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == [
+        "the model has more than full attention",
+        "its KVCacheManager.free is different",
+    ]
 
 
 LARGE = 300_000  # more tokens than a socket's buffer holds

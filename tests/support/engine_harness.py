@@ -118,6 +118,11 @@ def prompt(seed: int, length: int) -> list[int]:
     return np.random.default_rng(seed).integers(2, VOCAB, length).tolist()
 
 
+def wrong(tokens: list[int]) -> list[int]:
+    """Return tokens that differ from the given tokens at every position."""
+    return [2 + (token + 1) % 100 for token in tokens]
+
+
 def branch_call(drafts: list[int], counts, output_len) -> dict[str, Any]:
     """Return the options of a call for branches.
 

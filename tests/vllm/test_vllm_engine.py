@@ -2,13 +2,14 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from distributions import Warp, fits
-from engine_harness import VOCAB, prompt
+from engine_harness import VOCAB, prompt, wrong
 from masks import Grammar
 from transformers import AutoModelForCausalLM
 from vllm_engine import start_vllm
@@ -39,16 +40,20 @@ def logits_after(engine):
     return after
 
 
-def rounds(engine, ids, want, seed, **asked):
-    """Continue a text with partly correct drafts; return the text and the number of rounds."""
+def rounds(engine, ids, want, seed, *, name="", most=8, **asked):
+    """Continue a text with partly correct drafts; return the text and the number of rounds.
+
+    name: the text's name in the ids of the calls, as the loop makes them. most: tokens of a draft.
+    """
     random = np.random.default_rng(seed)
     text, count = [], 0
     while len(text) < len(want):
-        length = int(random.integers(0, 9))
+        length = int(random.integers(0, most + 1))
         right = int(random.integers(0, length + 1))
         draft = want[len(text) : len(text) + right]
         draft += random.integers(2, VOCAB, length - len(draft)).tolist()
-        text += engine.tokens(ids + text, length + 1, drafts=draft, **asked)
+        request_id = f"{name}.{count}"
+        text += engine.tokens(ids + text, length + 1, drafts=draft, request_id=request_id, **asked)
         count += 1
     return text[: len(want)], count
 
@@ -63,11 +68,73 @@ def test_drafts_do_not_change_greedy_output_and_rounds_take_one_step(engine):
         assert engine.engine.steps - before == count
 
 
-def test_a_round_recomputes_only_the_last_block_and_the_draft(engine):
+def test_a_new_text_computes_only_the_last_block_of_a_known_prompt(engine):
     ids = prompt(3, 100)
     engine.tokens(ids)
     usage = engine.call(ids, 5, drafts=[9, 9, 9, 9]).last.usage
     assert (usage.reused_blocks, usage.computed_tokens) == (3, 100 - 3 * 32 + 4)
+
+
+def test_a_round_computes_only_the_correction_token_and_the_draft(engine):
+    ids = prompt(20, 75)
+    want = engine.tokens(ids, 60)
+    text = engine.tokens(ids, request_id="text-1.1")
+    for right in [4, 0, 2, 4, 4, 1, 3, 4, 4, 4, 0]:
+        draft = want[len(text) : len(text) + right] + wrong(want[len(text) + right :][: 4 - right])
+        outcome = engine.call(ids + text, 5, drafts=draft, request_id="text-1.2")
+        assert outcome.last.usage.computed_tokens == 5
+        text += outcome.tokens
+    assert text == want[: len(text)]
+
+
+def test_a_draft_call_computes_only_the_new_tokens_of_its_text(engine):
+    ids = prompt(21, 70)
+    drafted = engine.tokens(ids, 4, request_id="text-2.1")
+    for kept in (2, 4, 0):
+        ids = [*ids, *drafted[:kept], 9]
+        outcome = engine.call(ids, 4, request_id="text-2.2")
+        assert outcome.last.usage.computed_tokens <= 2 + 3
+        assert outcome.tokens == engine.tokens(ids, 4)
+        drafted = outcome.tokens
+
+
+def test_rejected_drafts_leave_no_trace_in_the_next_round(engine):
+    """The log-probabilities of each round are the same as without a session."""
+    ids = prompt(22, 45)
+    want = engine.tokens(ids, 40)
+    details = {"return_log_probs": True, "num_top_log_probs": 5}
+    text = engine.tokens(ids, request_id="text-3.1")
+    while len(text) < 32:
+        draft = want[len(text) : len(text) + 1] + wrong(want[len(text) + 1 :][:6])
+        given = {"new": len(draft) + 1, "drafts": draft, **details}
+        session = engine.call(ids + text, request_id="text-3.2", **given)
+        fresh = engine.call(ids + text, **given)
+        assert session.tokens == fresh.tokens == want[len(text) : len(text) + 2]
+        np.testing.assert_allclose(session.last.log_probs, fresh.last.log_probs, atol=1e-4)
+        likeliest = [outcome.last.top_log_probs for outcome in (session, fresh)]
+        np.testing.assert_array_equal(likeliest[0].ids, likeliest[1].ids)
+        np.testing.assert_allclose(likeliest[0].log_probs, likeliest[1].log_probs, atol=1e-4)
+        text += session.tokens
+
+
+def test_a_text_that_was_cut_or_changed_is_continued_correctly(engine):
+    ids = prompt(23, 20)
+    want = engine.tokens(ids, 100)
+    changed = ids + want[:59] + wrong(want[59:60])
+    for context in (ids + want[:80], ids + want[:78], ids + want[:40], changed, ids[:3]):
+        expected = engine.tokens(context, 6)
+        for _ in range(2):
+            given = {"drafts": expected[:2], "request_id": "text-4.1"}
+            assert engine.tokens(context, 3, **given) == expected[:3]
+        assert engine.tokens(context, 6, request_id="text-4.1") == expected
+
+
+def test_calls_of_one_text_may_overlap(engine):
+    ids = prompt(24, 50)
+    want = engine.tokens(ids, 30)
+    for _ in range(3):
+        calls = [engine.start(ids, 30, request_id=f"text-5.{number}") for number in range(4)]
+        assert [call.wait().tokens for call in calls] == [want] * 4
 
 
 @pytest.mark.parametrize(
@@ -220,6 +287,20 @@ def test_preemption_and_chunked_prefill_do_not_change_the_output(small):
     assert [call.wait().tokens for call in verified] == [text[:5] for text in want]
 
 
+def test_more_texts_than_the_kv_cache_holds_all_end_and_are_exact(small):
+    """Idle sessions must not keep the blocks that another text needs."""
+    prompts = [prompt(seed, 120 + seed) for seed in range(6)]
+    want = [small.tokens(ids, 60) for ids in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        made = pool.map(
+            lambda seed: rounds(
+                small, prompts[seed], want[seed], seed, name=f"text-{seed}", most=4
+            )[0],
+            range(len(prompts)),
+        )
+        assert list(made) == want
+
+
 def test_stopped_calls_release_the_whole_kv_cache(small):
     """The last two calls need all KV blocks. If one is missing, vLLM preempts a call.
 
@@ -227,12 +308,12 @@ def test_stopped_calls_release_the_whole_kv_cache(small):
     """
     for first in range(0, 50, 5):
         started = [
-            small.start(prompt(seed, 40), 200, request_id=str(seed), streaming=True)
+            small.start(prompt(seed, 40), 200, request_id=f"text.{seed}", streaming=True)
             for seed in range(first, first + 5)
         ]
         started[0].next()  # the other calls may still wait or compute their prompts
         for seed in range(first, first + 5):
-            small.engine.stop(str(seed))
+            small.engine.stop(f"text.{seed}")
         assert all(len(call.wait().tokens) < 200 for call in started)
     whole = [small.start(prompt(seed, 156), 100) for seed in (60, 61)]
     assert [call.wait().last.usage.computed_tokens for call in whole] == [156 + 99] * 2

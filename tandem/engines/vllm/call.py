@@ -21,6 +21,9 @@ class VllmCall:
 
     Attributes:
         key, internal: the call's number and vLLM's request id.
+        text: the text that the call continues; "": unknown. The loop's calls for a text have ids
+            that agree up to the last period.
+        cancelled: whether the call was stopped.
         computed_tokens: number of tokens that went through the model.
         draft_tokens, accepted_tokens: totals over all drafts that vLLM verified.
         cached_tokens: number of tokens whose keys and values came from the cache.
@@ -33,6 +36,8 @@ class VllmCall:
         self.key = key
         self.internal = internal
         self.request = request
+        self.text = request.request_id.rpartition(".")[0]
+        self.cancelled = False
         self.bans = Bans(request, settings.vocab_size)
         self.masks = TokenMasks(request, settings.vocab_size)
         self.computed_tokens = 0

@@ -2,9 +2,9 @@
 
 vLLM's rejection sampler verifies the draft tokens that a scheduler has scheduled. Normally, vLLM's
 own proposers make these tokens after each step of a request. Here, each round is a separate
-request. Its prompt is the whole context, most of which is in the prefix cache. Its draft is
-scheduled with the last chunk of the prompt. The request ends after this step, so a round is one
-forward pass.
+request. Its prompt is the whole context, most of which is in the KV cache (see `sessions`). Its
+draft is scheduled with the last chunk of the prompt. The request ends after this step, so a round
+is one forward pass.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from tandem.engines.request import EngineRequest
 from tandem.engines.vllm.call import VllmCall
+from tandem.engines.vllm.sessions import Sessions
 from tandem.sampling.warping import log_softmax, warp
 
 DRAFT_PROBS = "tandem_draft_probs"  # key in SamplingParams.extra_args
@@ -44,9 +45,17 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
         self.steps = 0
         speculation = self.vllm_config.speculative_config
         self._drafts_itself = speculation is not None and speculation.method != "custom_class"
+        self._sessions = (
+            None if self._drafts_itself else Sessions.start(self.kv_cache_manager, self.calls)
+        )
         # A draft is added after vLLM has counted a step's tokens and allocated their blocks.
         self.num_lookahead_tokens = max(self.num_lookahead_tokens, self.num_spec_tokens)
         self.max_num_scheduled_tokens -= self.max_num_running_reqs * self.num_spec_tokens
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        if self._sessions is not None:
+            self._sessions.end_old()
+        return super().schedule(*args, **kwargs)
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
         counts, drafts = (

@@ -116,6 +116,7 @@ class VllmWorker:
         call = self._calls.get(str(message.key))
         if call is None:
             return []
+        call.cancelled = True
         self._end(call)
         return [(call.key, call.answer(final=True))]
 
