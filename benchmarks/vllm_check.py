@@ -1,50 +1,68 @@
-"""Check how fast and how exact vLLM engines are on this machine, without Triton.
+"""Compare Tandem's loop with vLLM's own speculation on this machine, without Triton.
 
     python -m benchmarks.vllm_check --target /models/Qwen2.5-7B-Instruct \
         --draft /models/Qwen2.5-0.5B-Instruct
 
-One engine verifies the drafts of another engine in rounds, and the output is compared token by
-token with the target alone. Then the same target speculates inside vLLM with the same draft model.
-`--torch` also runs both checkpoints on Tandem's torch engine. The variants take turns. In 16-bit
-types, the output of a batch can differ if two tokens are equally likely. The rows of the target
-alone show how often that happens.
+The variants take turns in one run: the target alone, vLLM's own speculation with the draft model
+and with n-grams, and the loop with the draft model, prompt lookup and `hybrid` with `auto`. Four
+vLLM processes run at once, so the device must have memory for three targets and two drafts.
+
+The output of each variant is compared token by token with the target alone. In 16-bit types, the
+output of a batch can differ if two tokens are equally likely. The rows of the target alone show how
+often that happens.
+
+`--more-layers` adds layers to the target that don't change its output. With the demo's pair, such a
+target takes as many times longer than the draft as large models on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
-from benchmarks.calls import GreedyCall, speculate
+from benchmarks.engine_loop import Loop, ask
 from benchmarks.turns import in_turns
+from tandem.bls.draft_length.auto import DraftPlanner
+from tandem.bls.drafters.drafter import DrafterContext
+from tandem.bls.errors import EngineCallError
+from tandem.bls.ports import EngineRole
+from tandem.bls.request import Request
+from tandem.bls.settings import AUTO, EngineSettings, LoopSettings
+from tandem.engines.capabilities import VLLM
 from tandem.engines.engine import Engine
-from tandem.engines.request import Ids
+from tandem.engines.request import EngineRequest, Ids
 from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.settings import VllmSettings
 from tandem.tools.profiles.checkpoint import read_checkpoint
 
-PROMPT_TOKENS = 200
-TURNS = 5
-FRACTIONS = {"target": 0.75, "draft": 0.15}  # share of the GPU's memory
+PROMPTS = Path(__file__).parents[1] / "tandem" / "demo" / "prompts.jsonl"
+# Share of the device's memory for each engine.
+FRACTIONS = {"target": 0.25, "draft": 0.08, "with draft model": 0.3, "with n-grams": 0.25}
+ALONE = "target alone"
 
 
 class Generated(NamedTuple):
-    """One answer. target_ms, computed: the target's time and its computed tokens, per round."""
+    """One answer. computed: tokens that the target computed per round."""
 
     tokens: list[int]
     rounds: int
-    target_ms: float
     computed: float
 
 
@@ -57,134 +75,211 @@ class Measured(NamedTuple):
 
 def main() -> None:
     options = _options()
-    vocab_size = read_checkpoint(options.target).vocab_size
-    random = np.random.default_rng(1)
-    max_requests = max(options.requests)
-    size = max_requests, PROMPT_TOKENS
-    prompts = random.integers(10, min(vocab_size, 50_000), size).astype(np.int32)
+    with ExitStack() as stack:
+        if options.more_layers:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            options.target = add_layers(options.target, Path(folder), options.more_layers)
+        prompts = _prompts(options)
+        engines = _start_engines(options, max(map(len, prompts)) + options.tokens + 64)
+        for engine in engines.values():
+            stack.callback(engine.close)
+        variants = _variants(options, engines)
+        _table(options, variants, prompts)
 
-    length = PROMPT_TOKENS + options.tokens + 64
-    common: dict[str, Any] = {
-        "max_seq_len": length,
-        "kv_cache_tokens": 2 * max_requests * length,
-        "threads": options.threads,
-        "dtype": options.dtype,
-    }
 
-    def vllm(model: Path, fraction: float, **more: Any) -> VllmEngine:
+def add_layers(checkpoint: Path, folder: Path, count: int) -> Path:
+    """Write a checkpoint with more layers, which add zero to their input. Return its folder."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    weights = load_file(checkpoint / "model.safetensors")
+    first, there = "model.layers.0.", config["num_hidden_layers"]
+    for name in [name for name in weights if name.startswith(first)]:
+        writes = name.endswith(("o_proj.weight", "down_proj.weight"))
+        for number in range(there, there + count):
+            weight = np.zeros_like(weights[name]) if writes else weights[name].copy()
+            weights[f"model.layers.{number}.{name.removeprefix(first)}"] = weight
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    config["num_hidden_layers"] = there + count
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in ("generation_config.json", "tokenizer.json"):
+        if (checkpoint / name).exists():
+            (folder / name).write_bytes((checkpoint / name).read_bytes())
+    return folder
+
+
+def _prompts(options: argparse.Namespace) -> list[Ids]:
+    tokenizer = Tokenizer.from_file(str(options.target / "tokenizer.json"))
+    rows = map(json.loads, options.prompts.read_text().splitlines())
+    texts = [row["prompt"] for row in rows if row.get("kind", options.kind) == options.kind]
+    wanted = islice(cycle(texts), max(options.requests))
+    return [np.array(tokenizer.encode(text).ids, np.int32) for text in wanted]
+
+
+def _start_engines(options: argparse.Namespace, max_seq_len: int) -> dict[str, VllmEngine]:
+    length, max_requests = options.draft_len, max(options.requests)
+
+    def start(name: str) -> VllmEngine:
         began = time.perf_counter()
-        started = VllmEngine(
+        model = options.draft if name == "draft" else options.target
+        methods: dict[str, dict[str, Any]] = {
+            "with draft model": {"method": "draft_model", "model": str(options.draft)},
+            "with n-grams": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4},
+        }
+        own = methods.get(name)
+        engine = VllmEngine(
             VllmSettings(
                 model=str(model),
                 vocab_size=read_checkpoint(model).vocab_size,
+                max_seq_len=max_seq_len,
+                max_draft_len=options.max_draft_len if name == "target" else 0,
+                kv_cache_tokens=2 * max_requests * -(-max_seq_len // 32) * 32,
                 max_batch_size=max_requests,
-                gpu_memory_fraction=fraction,
+                gpu_memory_fraction=FRACTIONS[name],
+                speculative_config=own and {**own, "num_speculative_tokens": length},
                 python=options.python,
                 enforce_eager=options.eager,
                 tensor_parallel_size=options.tensor_parallel_size,
                 arguments=options.arguments,
-                **common,
-                **more,
+                threads=options.threads,
+                dtype=options.dtype,
             )
         )
-        Console().print(f"{model.name} started in {time.perf_counter() - began:.0f} s")
-        return started
+        Console().print(f"{name} started in {time.perf_counter() - began:.0f} s")
+        return engine
 
-    def torch(model: Path, **more: Any) -> Engine:
-        from tandem.engines.torch.engine import TorchEngine  # noqa: PLC0415
-        from tandem.engines.torch.settings import TorchSettings  # noqa: PLC0415
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(FRACTIONS, pool.map(start, FRACTIONS), strict=True))
 
-        return TorchEngine(TorchSettings(str(model.resolve()), **common, **more), Path())
 
-    target = vllm(options.target, FRACTIONS["target"], max_draft_len=options.draft_len)
-    pairs: dict[str, tuple[Engine, Engine]] = {
-        "vLLM": (target, vllm(options.draft, FRACTIONS["draft"]))
+def _variants(
+    options: argparse.Namespace, engines: dict[str, VllmEngine]
+) -> dict[str, Callable[[Ids], Generated]]:
+    whole = partial(_generate_whole, options.tokens)
+    variants: dict[str, Callable[[Ids], Generated]] = {
+        ALONE: partial(whole, engines["target"]),
+        "vLLM, draft model": partial(whole, engines["with draft model"]),
+        "vLLM, n-grams": partial(whole, engines["with n-grams"]),
     }
-    if options.torch:
-        pairs["torch"] = (
-            torch(options.target, max_draft_len=options.draft_len),
-            torch(options.draft),
-        )
-    variants: dict[str, Callable[[Ids], Generated]] = {}
-    for kind, pair in pairs.items():
-        variants[f"{kind}, alone"] = partial(_generate_alone, pair[0], options.tokens)
-        variants[f"{kind}, in rounds"] = partial(
-            _generate_in_rounds, *pair, options.tokens, options.draft_len
-        )
-    want = [_generate_alone(target, options.tokens, prompt).tokens for prompt in prompts]
-    _table(variants, prompts, want, options.requests)
-    for pair in pairs.values():
-        for engine in pair:
-            engine.close()
-    own = {
-        "method": "draft_model",
-        "model": str(options.draft),
-        "num_speculative_tokens": options.draft_len,
+    pair: dict[EngineRole, Engine] = {"target": engines["target"], "draft": engines["draft"]}
+    asked: dict[str, dict[str, Any]] = {
+        "loop, draft model": {"drafter": "draft_model", "draft_len": options.draft_len},
+        "loop, prompt lookup": {"drafter": "prompt_lookup"},
+        "loop, hybrid, auto": {"drafter": "hybrid", "draft_len": AUTO},
     }
-    target = vllm(options.target, sum(FRACTIONS.values()), speculative_config=own)
-    _table(
-        {"vLLM's own": partial(_generate_alone, target, options.tokens)},
-        prompts,
-        want,
-        options.requests,
-    )
-    target.close()
+    for name, given in asked.items():
+        loop = _LoopVariant(options, pair, engines["target"], given)
+        variants[name] = loop.generate
+    return variants
+
+
+class _LoopVariant:
+    """The loop with one drafter. All of its texts share what `auto` learns."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        engines: dict[EngineRole, Engine],
+        target: VllmEngine,
+        asked: dict[str, Any],
+    ) -> None:
+        self._engines, self._asked, self._tokens = engines, asked, options.tokens
+        self._max_draft_len = options.max_draft_len
+        self._running, self._lock = 0, threading.Lock()
+        sizes = EngineSettings(
+            model="target",
+            capabilities=VLLM,
+            vocab_size=target._settings.vocab_size,
+            max_seq_len=target._settings.max_seq_len,
+            max_draft_len=options.max_draft_len,
+            kv_cache_tokens=target._settings.kv_cache_tokens,
+            kv_block_tokens=target._settings.kv_block_tokens,
+            timeout=600.0,
+        )
+        settings = LoopSettings(
+            target=sizes, draft=sizes, preprocessing_model="", postprocessing_model=""
+        )
+        planner = DraftPlanner(
+            options.max_draft_len,
+            lambda: self._running,
+            clock=time.monotonic,
+            stops_when_unsure=settings.draft_stops_when_unsure,
+        )
+        self._context = DrafterContext(settings, _AlwaysHealthy(), planner)
+
+    def generate(self, prompt: Ids) -> Generated:
+        defaults = self._context.settings
+        request = Request(
+            prompt_ids=prompt,
+            max_tokens=self._tokens,
+            max_draft_len=self._max_draft_len,
+            prompt_lookup_num_tokens=defaults.prompt_lookup_num_tokens,
+            max_matching_ngram_size=defaults.max_matching_ngram_size,
+            **self._asked,
+        )
+        with self._lock:
+            self._running += 1
+        loop = Loop(self._engines)
+        decoding = loop.run(request, self._context)
+        with self._lock:
+            self._running -= 1
+        rounds = decoding.statistics.num_rounds
+        return Generated(loop.tokens, rounds, mean(loop.computed) if loop.computed else 1.0)
+
+
+class _AlwaysHealthy:
+    """The `DrafterHealth` of a draft engine that must not fail."""
+
+    available = True
+
+    def failed(self, error: EngineCallError) -> None:
+        raise error
+
+    def rejected(self, error: Exception, without: str = "drafts") -> None:  # noqa: ARG002
+        raise error
+
+
+def _generate_whole(length: int, engine: Engine, prompt: Ids) -> Generated:
+    answer = ask(engine, EngineRequest("", prompt, length))
+    rounds = length - answer.usage.accepted_tokens
+    computed = (answer.usage.computed_tokens - len(prompt)) / rounds
+    return Generated(list(answer.tokens), rounds, computed)
 
 
 def _table(
+    options: argparse.Namespace,
     variants: dict[str, Callable[[Ids], Generated]],
-    prompts: Ids,
-    want: list[list[int]],
-    at_once: list[int],
+    prompts: list[Ids],
 ) -> None:
-    columns = (
-        *("requests at once", "tokens/s", "ms per round", "of them in the target"),
-        *("computed per round", "differ"),
-    )
-    table = Table("engines", *columns, box=None)
-    for count in at_once:
+    columns = "requests at once", "tokens/s", "range", "vs. alone", "vs. vLLM's draft model"
+    more = "tokens per round", "computed per round", "differ"
+    table = Table("variant", *columns, *more, box=None)
+    want = [variants[ALONE](prompt).tokens for prompt in prompts]
+    for count in options.requests:
         measure = {
             name: partial(_measure, variant, prompts[:count]) for name, variant in variants.items()
         }
-        for name, turns in in_turns(measure, TURNS).items():
-            seconds = median(turn.seconds for turn in turns)
-            made = turns[-1].answers
-            rounds = sum(one.rounds for one in made) / count
-            target_ms = median(one.target_ms for turn in turns for one in turn.answers)
-            computed = np.mean([one.computed for one in made])
-            differ = sum(one.tokens != text for one, text in zip(made, want[:count], strict=True))
+        speeds: dict[str, float] = {}
+        for name, turns in in_turns(measure, options.turns).items():
+            rates = [count * options.tokens / turn.seconds for turn in turns]
+            made = [one for turn in turns for one in turn.answers]
+            differ = sum(one.tokens != want[i % count] for i, one in enumerate(made))
+            speeds[name] = median(rates)
+            own = speeds.get("vLLM, draft model", 0.0)
             table.add_row(
-                *(name, str(count), f"{sum(len(one.tokens) for one in made) / seconds:.0f}"),
-                *(f"{seconds / rounds * 1e3:.1f}", f"{target_ms:.1f}", f"{computed:.1f}"),
-                f"{differ} of {count}",
+                *(name, str(count), f"{speeds[name]:.0f}", f"{min(rates):.0f}-{max(rates):.0f}"),
+                f"{speeds[name] / speeds[ALONE]:.2f}x",
+                f"{speeds[name] / own:.2f}x" if own else "",
+                f"{sum(len(one.tokens) for one in made) / sum(one.rounds for one in made):.2f}",
+                f"{mean(one.computed for one in made):.1f}",
+                f"{differ} of {len(made)}",
             )
-    Console().print(table)
+    Console(width=140).print(table)
 
 
-def _measure(generate: Callable[[Ids], Generated], prompts: Ids, _turn: int) -> Measured:
+def _measure(generate: Callable[[Ids], Generated], prompts: list[Ids], _turn: int) -> Measured:
     with ThreadPoolExecutor(len(prompts)) as pool:
         began = time.perf_counter()
         answers = list(pool.map(generate, prompts))
         return Measured(time.perf_counter() - began, answers)
-
-
-def _generate_alone(engine: Engine, length: int, prompt: Ids) -> Generated:
-    began = time.perf_counter()
-    answer = GreedyCall(engine, prompt.tolist(), length).answer()
-    milliseconds = (time.perf_counter() - began) * 1e3
-    usage = answer.usage
-    rounds = length - usage.accepted_tokens
-    computed = usage.computed_tokens / rounds
-    return Generated(list(answer.tokens), rounds, milliseconds / rounds, computed)
-
-
-def _generate_in_rounds(
-    target: Engine, draft: Engine, length: int, draft_len: int, prompt: Ids
-) -> Generated:
-    output = speculate(target, draft, prompt.tolist(), length, draft_len)
-    target_ms = float(np.mean(output.target_seconds)) * 1e3
-    computed = float(np.mean(output.computed_tokens))
-    return Generated(output.tokens, len(output.target_seconds), target_ms, computed)
 
 
 def _options() -> argparse.Namespace:
@@ -192,10 +287,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--target", type=Path, required=True, help="a checkpoint's folder")
     parser.add_argument("--draft", type=Path, required=True, help="a checkpoint's folder")
     parser.add_argument("--python", default="python3", help="the Python that has vLLM")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSON lines with `prompt`")
+    parser.add_argument("--kind", default="completion", help="of the prompts: completion or edit")
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="at once")
-    parser.add_argument("--tokens", type=int, default=128, help="of each answer")
+    parser.add_argument("--tokens", type=int, default=96, help="of each answer")
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--draft-len", type=int, default=4)
-    parser.add_argument("--torch", action="store_true", help="also run Tandem's torch engine")
+    parser.add_argument("--max-draft-len", type=int, default=8, help="of `auto` and prompt lookup")
+    parser.add_argument("--more-layers", type=int, default=0, help="of the target")
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--threads", type=int, default=0, help="of a CPU")
