@@ -138,7 +138,7 @@ class Decoding:
         eos_dropped, num_accepted = False, 0
         if draft:
             num_accepted = self._accept(legal, result, eos)
-            details = round_details(statistics.num_rounds, count, num_accepted, len(draft))
+            details = round_details(statistics.num_rounds, tokens, num_accepted, draft.tokens)
         else:
             eos_dropped = count < wanted and eos is None and not guidance.cuts_results
             details = self._accept_plain(result, eos, eos_dropped=eos_dropped)

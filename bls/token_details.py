@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.request import TokenIds
 from tandem.contract.entry import KINDS, Kind
 
 Counts: TypeAlias = NDArray[np.int32]
@@ -31,6 +32,7 @@ class TokenDetails(NamedTuple):
     rounds: [n], number of the token's round in the answer, from 1. Each token without a draft is
         its own round. Forced tokens of a guide belong to the round before them, or to round 0.
     kinds: [n], indices into ``contract.entry.KINDS``.
+    rejected_ids: [n], the draft token that a correction replaces; otherwise -1.
     text_lengths: [n], number of characters that the token completes.
     log_probs: [n]. top_ids, top_log_probs: [n, k], see TopLogProbs.
 
@@ -39,6 +41,7 @@ class TokenDetails(NamedTuple):
 
     rounds: Counts
     kinds: KindIndices
+    rejected_ids: Counts
     text_lengths: Counts | None = None
     log_probs: Floats | None = None
     top_ids: Counts | None = None
@@ -74,22 +77,27 @@ def join_details(parts: Sequence[TokenDetails]) -> TokenDetails:
 
 
 def round_details(
-    number: int, count: int, num_accepted: int, num_draft_tokens: int
+    number: int, tokens: TokenIds, num_accepted: int, draft: TokenIds
 ) -> TokenDetails:
-    """Return the details of the ``count`` tokens that a round with a draft emitted.
+    """Return the details of the tokens that a round with a draft emitted.
 
-    The token after the accepted tokens is a bonus token if all were accepted, else a correction.
+    The token after the accepted tokens is a bonus token if all were accepted, else a correction. If
+    it equals the draft token, the target stopped early and rejected nothing.
     """
-    last: Kind = "bonus" if num_accepted == num_draft_tokens else "correction"
-    kinds = np.full(count, _INDEX[last], np.uint8)
+    count = len(tokens)
+    kind: Kind = "bonus" if num_accepted == len(draft) else "correction"
+    kinds = np.full(count, _INDEX[kind], np.uint8)
     kinds[:num_accepted] = _INDEX["accepted"]
-    return TokenDetails(np.full(count, number, np.int32), kinds)
+    rejected = np.full(count, -1, np.int32)
+    if count <= len(draft) and tokens[-1] != draft[count - 1]:
+        rejected[-1] = draft[count - 1]
+    return TokenDetails(np.full(count, number, np.int32), kinds, rejected)
 
 
 def plain_details(before: int, count: int) -> TokenDetails:
     """Return the details of ``count`` plain target tokens. before: number of earlier rounds."""
     rounds = np.arange(before + 1, before + 1 + count, dtype=np.int32)
-    return TokenDetails(rounds, np.full(count, _INDEX["plain"], np.uint8))
+    return _undrafted(rounds, "plain")
 
 
 def unverified_details(number: int, count: int, kind: Literal["forced", "unknown"]) -> TokenDetails:
@@ -98,4 +106,11 @@ def unverified_details(number: int, count: int, kind: Literal["forced", "unknown
     kind: ``forced`` if a guide forces the tokens after that round; ``unknown`` if they come from an
     engine that drafts by itself, because it doesn't report which tokens were drafts.
     """
-    return TokenDetails(np.full(count, number, np.int32), np.full(count, _INDEX[kind], np.uint8))
+    return _undrafted(np.full(count, number, np.int32), kind)
+
+
+def _undrafted(rounds: Counts, kind: Kind) -> TokenDetails:
+    count = len(rounds)
+    return TokenDetails(
+        rounds, np.full(count, _INDEX[kind], np.uint8), np.full(count, -1, np.int32)
+    )

@@ -28,6 +28,7 @@ ON_REQUEST = frozenset(
         tensors.OUTPUT_ROUNDS,
         tensors.OUTPUT_KINDS,
         tensors.OUTPUT_TEXT_LENGTHS,
+        tensors.OUTPUT_REJECTED_IDS,
         tensors.SPEC_DECODE_STATISTICS,
     }
 )
@@ -115,6 +116,7 @@ def _details(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     outputs: dict[Tensor, NDArray[Any]] = {
         tensors.OUTPUT_ROUNDS: _pad([p.details.rounds for p in parts], np.int32),
         tensors.OUTPUT_KINDS: _pad([p.details.kinds for p in parts], np.uint8),
+        tensors.OUTPUT_REJECTED_IDS: _pad([p.details.rejected_ids for p in parts], np.int32),
     }
     lengths = [p.details.text_lengths for p in parts if p.details.text_lengths is not None]
     if len(lengths) == len(parts):

@@ -190,6 +190,8 @@ OUTPUT_KINDS = OUTPUTS.declare("output_kinds", "UINT8", (-1, -1))
 """Origin of each token. On request."""
 OUTPUT_TEXT_LENGTHS = OUTPUTS.declare("output_text_lengths", "INT32", (-1, -1))
 """Characters that each token completes. On request."""
+OUTPUT_REJECTED_IDS = OUTPUTS.declare("output_rejected_ids", "INT32", (-1, -1))
+"""Rejected draft token that each token replaces; -1: none. On request."""
 FINISH_REASON = OUTPUTS.declare("finish_reason", "STRING", (-1,))
 """`stop` or `length`; last response only."""
 NUM_ROUNDS = OUTPUTS.declare("num_rounds", "INT32", (1,))

@@ -11,6 +11,7 @@ from scripted import (
     END,
     ENDLESS,
     SETTINGS,
+    VOCAB,
     Draft,
     Health,
     Language,
@@ -119,6 +120,18 @@ def test_token_kinds_are_accepted_correction_bonus_and_plain():
     )
     plain = play(decoding_of(request_of(max_tokens=3, drafter="none")), Target(language))
     assert details_of(plain) == ([1, 2, 3], ["plain"] * 3)
+
+
+def test_a_correction_reports_the_draft_token_that_it_replaces():
+    language = Language(end_every=10**9)
+    script = Draft(language, (True, False))  # a wrong token is the right one plus 1
+    chunks = play(decoding_of(request_of(max_tokens=9)), Target(language), script)
+    details = join_details([chunk.details for chunk in chunks])
+    tokens = np.concatenate([chunk.tokens for chunk in chunks])
+    corrections = details.kinds == KINDS.index("correction")
+    assert corrections.any()
+    expected_ids = np.where(corrections, (tokens + 1) % (VOCAB - 2), -1)
+    assert details.rejected_ids.tolist() == expected_ids.tolist()
 
 
 @given(requests.filter(lambda request: request.stop_strings == ()), languages)

@@ -161,6 +161,15 @@ async def test_token_details_show_the_round_and_kind_of_each_token(post):
     assert [token["text"] for token in second["choices"][0]["token_details"]] == ["l", "o"]
 
 
+async def test_token_details_name_the_draft_token_that_a_correction_replaces(post, triton):
+    got = origins((1, "accepted", 1), (1, "correction", 2), rejected=260)
+    triton.script = lambda _: [ResponseChunk("Hel", [39, 301], 1, 4, 1, "stop", extras=got)]
+    answer = (await post("/v1/completions", {**PROMPT, "return_token_details": True})).json()
+    accepted, correction = answer["choices"][0]["token_details"]
+    assert "rejected" not in accepted
+    assert correction["rejected"] == "in"
+
+
 async def test_token_details_are_sent_when_their_text_is_complete(post, triton):
     plain = [(1, "plain", 2), (2, "plain", 0), (3, "plain", 1)]
     first = ResponseChunk("a", [65, 66, 67], 3, 0, 0, extras=origins(*plain))

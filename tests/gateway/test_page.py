@@ -17,7 +17,7 @@ pytestmark = needs_browser
 
 # "def main():" and "#" in the demo's vocabulary, generated in three rounds
 ORIGINS = [
-    origins((1, "accepted", 3), (1, "accepted", 3), (1, "correction", 2)),
+    origins((1, "accepted", 3), (1, "accepted", 3), (1, "correction", 2), rejected=69),
     origins((2, "accepted", 3), (2, "bonus", 1)),
     origins((3, "plain", 1)),
 ]
@@ -162,13 +162,13 @@ def test_pointer_and_arrow_keys_explain_each_round(page):
     send(page)
     page.get_by_text(" ma", exact=True).hover()
     expect(page.locator(".round")).to_contain_text(
-        "Round 1: 3 tokens from one step of the target. 2 accepted. 2 draft tokens rejected: "
-        'the target chose "in" there'
+        "Round 1: 3 tokens from one step of the model. 2 guesses were right. "
+        'Then the draft said "e", but the model chose "in". The guess after it didn\'t fit, either.'
     )
     page.locator(".text").focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator(".round")).to_contain_text("Round 2: 2 tokens from one step")
-    expect(page.locator(".round")).to_contain_text("accepted the draft token and added")
+    expect(page.locator(".round")).to_contain_text('The guess was right, and the model added "')
     assert page.locator(".text .shown").all_inner_texts()[0] == "():"
 
 
@@ -186,6 +186,23 @@ def test_the_page_compares_an_answer_with_the_baseline(page, triton):
     drafted, baseline = triton.asked
     assert baseline["drafter"] == "none"
     assert drafted["seed"] == baseline["seed"]
+
+
+def test_a_comparison_says_when_drafts_do_not_pay(page, triton):
+    wrong = origins((1, "correction", 3), rejected=69), origins((2, "correction", 4), rejected=69)
+    slow = [
+        ResponseChunk("def", [325], 1, 9, 0, extras=wrong[0]),
+        ResponseChunk(" mad", [594], 2, 18, 0, "stop", statistics(0, 0, drafted=9), wrong[1]),
+    ]
+    triton.script = lambda asked: PLAIN if "drafter" in asked else slow
+    page.get_by_label("Compare with and without drafts").check()
+    # The baseline is ten times as fast.
+    page.evaluate(
+        "let n = 0; performance.now = () => (n += document.querySelector("
+        "'.panel:last-child .text:not(.waiting)')?.textContent ? 1 : 10)"
+    )
+    send(page)
+    expect(page.locator(".verdict")).to_contain_text("Drafts don't pay here: 0 of 18 guesses")
 
 
 def test_examples_run_with_and_without_drafts_and_say_why(page, triton):

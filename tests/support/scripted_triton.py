@@ -52,11 +52,15 @@ def statistics(*accepted: int, drafted: int = 4, cached: int | None = None) -> d
     }
 
 
-def origins(*tokens: tuple[int, str, int]) -> dict[str, list[int]]:
-    """Return the outputs that contain token origins. tokens: (round, kind, text length)."""
+def origins(*tokens: tuple[int, str, int], rejected: int = -1) -> dict[str, list[int]]:
+    """Return the outputs that contain token origins. tokens: (round, kind, text length).
+
+    rejected: the draft token that the last token replaces, or -1.
+    """
     rounds, kinds, lengths = (list(column) for column in zip(*tokens, strict=True))
     indices = [KINDS.index(kind) for kind in kinds]
-    return dict(zip(ORIGINS, (rounds, indices, lengths), strict=True))
+    replaced = [-1] * (len(tokens) - 1) + [rejected]
+    return dict(zip(ORIGINS, (rounds, indices, lengths, replaced), strict=True))
 
 
 FIRST = origins((1, "accepted", 1), (1, "correction", 2))

@@ -25,7 +25,7 @@ def tokens_with_log_probs(
         prompt_tokens = _prompt_tokens_with_log_probs(answer)
         for (token, log_prob, top), length in zip(prompt_tokens, lengths, strict=True):
             text = echo[at : at + length]
-            yield AnswerToken(at, text, token, length, None, None, log_prob, top[:count])
+            yield AnswerToken(at, text, token, length, None, None, None, log_prob, top[:count])
             at += length
     may_be_cut = bool(body.stop) and answer.chunk.finish_reason == "stop"
     for new in answer.tokens:

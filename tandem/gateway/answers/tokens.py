@@ -11,16 +11,28 @@ from tandem.contract.tensor import Tensor
 from tandem.gateway.triton.backend import ResponseChunk
 
 # The outputs that describe the origin of each token.
-ORIGINS = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
+ORIGINS = (
+    tensors.OUTPUT_ROUNDS,
+    tensors.OUTPUT_KINDS,
+    tensors.OUTPUT_TEXT_LENGTHS,
+    tensors.OUTPUT_REJECTED_IDS,
+)
+OF_TOKENS = (
+    tensors.OUTPUT_ROUNDS,
+    tensors.OUTPUT_KINDS,
+    tensors.OUTPUT_REJECTED_IDS,
+    tensors.OUTPUT_LOG_PROBS,
+)
 
 
 class AnswerToken(NamedTuple):
     """A token of an answer or of an echoed prompt, with its text.
 
     offset: start of the text in the answer, in characters. length: number of characters that the
-    token completes; a stop string may leave fewer of them in the text. round, kind, log_prob: None
-    unless requested; the first token of a prompt has no log_prob. top: the most likely tokens and
-    their log-probabilities, best first.
+    token completes; a stop string may leave fewer of them in the text. round, kind, rejected,
+    log_prob: None unless requested; the first token of a prompt has no log_prob. rejected: the
+    draft token that it replaces, or -1. top: the most likely tokens and their log-probabilities,
+    best first.
     """
 
     offset: int
@@ -29,6 +41,7 @@ class AnswerToken(NamedTuple):
     length: int
     round: int | None
     kind: int | None
+    rejected: int | None
     log_prob: float | None
     top: list[tuple[int, float]]
 
@@ -53,11 +66,10 @@ class TokenTexts:
         self.rest += chunk.text
         self.end += len(chunk.text)
         count = len(chunk.tokens)
-        optional = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_LOG_PROBS)
         columns = (
             chunk.tokens,
             chunk.extras[tensors.OUTPUT_TEXT_LENGTHS],
-            *(chunk.extras.get(name, [None] * count) for name in optional),
+            *(chunk.extras.get(name, [None] * count) for name in OF_TOKENS),
             top_tokens(chunk, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS, count),
         )
         self._held.extend(zip(*columns, strict=True))

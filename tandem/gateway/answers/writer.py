@@ -186,7 +186,7 @@ class ChoicesWriter(Writer):
         }
         made["choices"].append(choice)
         if body.return_token_details:
-            choice["token_details"] = _token_details(answer)
+            choice["token_details"] = _token_details(answer, tokenizer)
             if body.stream:
                 choice["speculation"] = {
                     "num_rounds": answer.chunk.num_rounds,
@@ -258,17 +258,20 @@ def sse(data: Mapping[str, Any]) -> bytes:
     return b"data: " + json_bytes(data) + b"\n\n"
 
 
-def _token_details(answer: ParsedAnswer) -> list[Object]:
+def _token_details(answer: ParsedAnswer, tokenizer: ChatTokenizer) -> list[Object]:
     """Return the origins of the tokens that the last chunk completes.
 
     text: empty if a later token completes the character. round: starts at 1; 0 for tokens that a
-    guide forced before the first round.
+    guide forced before the first round. rejected: text of the draft token that the token replaces.
     """
-    details: list[Object] = [
-        {"id": token.id, "text": token.text, "round": token.round, "kind": KINDS[token.kind]}
-        for token in answer.tokens
-        if token.kind is not None
-    ]
+    details: list[Object] = []
+    for token in answer.tokens:
+        if token.kind is None:
+            continue
+        own = {"id": token.id, "text": token.text, "round": token.round, "kind": KINDS[token.kind]}
+        if token.rejected is not None and token.rejected >= 0:
+            own["rejected"] = tokenizer.token_text(token.rejected)
+        details.append(own)
     if details and answer.texts and answer.finish_reason:
         details[-1]["text"] += answer.texts.rest  # an incomplete character at the end
     return details

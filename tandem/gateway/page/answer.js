@@ -3,7 +3,7 @@
 export function newAnswer() {
   return {
     text: "", // what a later request sends as context
-    tokens: [], // [text, kind, round]
+    tokens: [], // [text, kind, round], and for a correction the text of the rejected draft token
     drafted: {}, // round -> number of draft tokens, where known
     totals: null, finish: null, error: null, warnings: [],
     began: Date.now(), seconds: 0, // until the last token
@@ -18,7 +18,9 @@ export function add(answer, chunk, seconds) {
   if (!choice) return;
   if (choice.delta?.reasoning) answer.reasons = true;
   answer.text += (choice.delta ? choice.delta.content : choice.text) ?? "";
-  for (const { text, kind, round } of choice.token_details ?? []) answer.tokens.push([text, kind, round]);
+  for (const { text, kind, round, rejected } of choice.token_details ?? []) {
+    answer.tokens.push(rejected === undefined ? [text, kind, round] : [text, kind, round, rejected]);
+  }
   const totals = choice.speculation;
   if (totals) {
     const [rounds, drafted] = [answer.totals?.num_rounds ?? 0, answer.totals?.num_draft_tokens ?? 0];
@@ -47,7 +49,7 @@ export function written(answer) {
   return { source: placed + (answer.reasons ? "" : answer.text.slice(placed.length)), placed: placed.length };
 }
 
-const number = (many, noun) => `${many} ${noun}${many === 1 ? "" : "s"}`;
+const number = (many, noun) => `${many} ${noun}${many === 1 ? "" : noun === "guess" ? "es" : "s"}`;
 
 // What happened in a round, in words.
 export function explain(answer, round) {
@@ -56,16 +58,21 @@ export function explain(answer, round) {
   const kept = of("accepted").length;
   const forced = of("forced").length ? ` The schema allowed no other token for ${of("forced").length} of them.` : "";
   if (round === 0) return `Before the first round: ${number(tokens.length, "token")}, the only ones that the schema allows.`;
-  const drafted = answer.drafted[round];
-  const all = `Round ${round}: ${number(tokens.length, "token")} from one step of the target.`;
+  const all = `Round ${round}: ${number(tokens.length, "token")} from one step of the model.`;
   if (of("correction").length) {
-    const [text] = of("correction")[0];
-    const lost = drafted > kept ? ` ${number(drafted - kept, "draft token")} rejected:` : " The next draft token was rejected:";
-    return `${all} ${kept} accepted.${lost} the target chose ${JSON.stringify(text)} there, `
-      + `and what follows a rejected token was drafted for another text.${forced}`;
+    const [text, , , rejected] = of("correction")[0];
+    const right = kept ? `${number(kept, "guess")} ${kept === 1 ? "was" : "were"} right. Then the` : "The";
+    const said = rejected === undefined ? " next guess was wrong, and" : ` draft said ${quote(rejected)}, but`;
+    const unused = answer.drafted[round] - kept - 1;
+    const rest = unused > 0 ? ` The ${unused === 1 ? "guess" : `${unused} guesses`} after it didn't fit, either.` : "";
+    return `${all} ${right}${said} the model chose ${quote(text)}.${rest}${forced}`;
   }
-  if (of("bonus").length) return `${all} The target accepted ${kept === 1 ? "the draft token" : `all ${kept} draft tokens`} and added ${JSON.stringify(of("bonus")[0][0])} as a bonus.${forced}`;
+  if (of("bonus").length) {
+    return `${all} ${kept === 1 ? "The guess was right" : `All ${kept} guesses were right`}, and the model added ${quote(of("bonus")[0][0])}.${forced}`;
+  }
   if (of("unknown").length) return `${all} The engine drafts by itself and doesn't report which tokens were drafted.`;
-  if (kept) return `${all} ${kept} accepted.${forced}`;
+  if (kept) return `${all} ${number(kept, "guess")} ${kept === 1 ? "was" : "were"} right.${forced}`;
   return `${all} Nothing was drafted.${forced}`;
 }
+
+const quote = (text) => JSON.stringify(text);

@@ -13,6 +13,7 @@ const OF_ONE_CHAT = ["prediction", "schema"];
 const DEFAULT_COMPLETION = 256; // tokens; the gateway's default is 16
 const SAVE_EVERY = 1000; // milliseconds
 const RETRY_AFTER = 3000; // milliseconds
+const PAYS = 1.05; // the speedup from which drafts pay
 
 let chat; // the shown one
 let shown = new Map(); // answers of the shown chat -> panels
@@ -301,10 +302,12 @@ function showVerdict(made, turn) {
   const [drafted, baseline] = [speed(turn.answer), turn.baseline && speed(turn.baseline)];
   if (!box || !drafted || !baseline || turn.baseline.finish === null) return;
   const ratio = drafted / baseline;
-  const words = ratio >= 1 ? "faster with drafts" : "the speed with drafts";
+  const words = ratio > 1 ? "as fast with drafts" : "the speed with drafts";
+  const { num_accepted_draft_tokens: right, num_draft_tokens: guesses } = turn.answer.totals ?? {};
+  const why = ratio < PAYS && guesses ? ` Drafts don't pay here: ${right} of ${guesses} guesses were right.` : "";
   box.replaceChildren(
     element("p", { className: "ratio" }, element("strong", { textContent: `${ratio.toFixed(2)}x` }), ` ${words}`),
-    element("p", { textContent: `${drafted.toFixed(1)} instead of ${baseline.toFixed(1)} tokens/s. ${difference(turn.answer.text, turn.baseline.text)}` }),
+    element("p", { textContent: `${drafted.toFixed(1)} instead of ${baseline.toFixed(1)} tokens/s.${why} ${difference(turn.answer.text, turn.baseline.text)}` }),
   );
 }
 
@@ -318,8 +321,8 @@ function difference(one, other) {
 function showLegend() {
   const answers = [...shown.keys()];
   at("legend").hidden = !answers.length;
-  for (const item of at("legend").children) {
-    const kind = item.firstElementChild.classList[1];
+  for (const sample of at("legend").querySelectorAll(".token")) {
+    const [item, kind] = [sample.parentElement, sample.classList[1]];
     item.hidden = !["accepted", "correction"].includes(kind) && !answers.some((answer) => count(answer, kind));
   }
 }

@@ -61,6 +61,7 @@ EXTRAS = {
         tensors.OUTPUT_ROUNDS,
         tensors.OUTPUT_KINDS,
         tensors.OUTPUT_TEXT_LENGTHS,
+        tensors.OUTPUT_REJECTED_IDS,
         tensors.OUTPUT_LOG_PROBS,
         tensors.OUTPUT_TOP_IDS,
         tensors.OUTPUT_TOP_LOG_PROBS,
