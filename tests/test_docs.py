@@ -14,7 +14,7 @@ from tandem.contract.guide import KINDS
 from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import DetokenizeRequest, TokenizeRequest
-from tandem.gateway.tools.formats import FORMATS
+from tandem.gateway.tool_calls import FORMATS
 from tandem.tools.commands.command_line import COMMANDS, make_parser
 from tandem.tools.commands.gateway_options import KEY_VARIABLE
 from tandem.tools.profiles.engines.llamacpp import LlamaCppTarget

@@ -10,14 +10,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tandem.gateway.answers.adapted_writer import AdaptedWriter
+from tandem.gateway.answers.adapted_writers import AdaptedWriter, AnthropicWriter, ResponseWriter
 from tandem.gateway.answers.answer import EncodedPrompt, ParsedAnswer
-from tandem.gateway.answers.anthropic_writer import AnthropicWriter
 from tandem.gateway.answers.generation import generate, read_answers, write_response
-from tandem.gateway.answers.response_writer import ResponseWriter
 from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
 from tandem.gateway.chat_template import ChatTemplateError
-from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides.answer import answer_guide
 from tandem.gateway.guides.structured_outputs import RequestedGuide
@@ -35,9 +32,9 @@ from tandem.gateway.protocol.requests import (
     TokenizeRequest,
 )
 from tandem.gateway.protocol.response_requests import ResponseRequest
-from tandem.gateway.tasks import offload
+from tandem.gateway.tasks import offload, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.tools.formats import FORMATS
+from tandem.gateway.tool_calls import FORMATS
 from tandem.gateway.triton.backend import Triton
 from tandem.gateway.triton.inputs import extras_for, inputs_for, inputs_of_answer
 

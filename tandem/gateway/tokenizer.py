@@ -18,7 +18,7 @@ from tandem.gateway.chat_template import (
     load_chat_template,
     special_tokens,
 )
-from tandem.gateway.tools.formats import detect_format
+from tandem.gateway.tool_calls import detect_format
 from tandem.postprocessing.detokenizer import (
     make_detokenizer,
     piece_bytes,

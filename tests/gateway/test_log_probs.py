@@ -16,8 +16,7 @@ from tandem.bls.text import decode_with
 from tandem.contract import entry
 from tandem.gateway.answers import writer
 from tandem.gateway.answers.answer import EncodedPrompt, ParsedAnswer
-from tandem.gateway.answers.log_probs import tokens_with_log_probs, visible_text
-from tandem.gateway.answers.tokens import TokenTexts
+from tandem.gateway.answers.tokens import TokenTexts, tokens_with_log_probs, visible_text
 from tandem.gateway.protocol.requests import CompletionRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk

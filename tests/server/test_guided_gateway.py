@@ -12,7 +12,7 @@ from entries import ask_one
 from pydantic import BaseModel, Field
 from scale import first_of
 
-from tandem.gateway.tools.formats import FORMATS
+from tandem.gateway.tool_calls import FORMATS
 
 from .conftest import gateway_to, openai_client
 

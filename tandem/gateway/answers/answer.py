@@ -9,7 +9,7 @@ from tandem.gateway.answers.reasoning import ReasoningSplitter
 from tandem.gateway.answers.tokens import AnswerToken, TokenTexts
 from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.tools.parser import CallDelta, Piece, ToolCallParser
+from tandem.gateway.tool_calls import CallDelta, Piece, ToolCallParser
 from tandem.gateway.triton.backend import FinishReason, ResponseChunk
 
 NOTHING = ResponseChunk("", [], 0, 0, 0)  # before the first chunk

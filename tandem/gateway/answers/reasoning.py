@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tandem.gateway.tools.parser import partition
+from tandem.gateway.tool_calls import partition
 
 BEGIN, END = "<think>", "</think>"
 SPACE = " \t\r\n"

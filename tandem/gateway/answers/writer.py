@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from tandem.contract.entry import KINDS
 from tandem.gateway.answers.answer import ParsedAnswer
-from tandem.gateway.answers.log_probs import (
+from tandem.gateway.answers.tokens import (
     chat_log_probs,
     completion_log_probs,
     prompt_log_probs,
@@ -25,7 +25,7 @@ from tandem.gateway.answers.log_probs import (
 from tandem.gateway.errors import ApiError
 from tandem.gateway.protocol.requests import GenerationRequest, StreamOptions
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.tools.parser import CallDelta
+from tandem.gateway.tool_calls import CallDelta
 
 Object: TypeAlias = dict[str, Any]  # of a response, as in the API's JSON
 

@@ -23,11 +23,11 @@ from tandem.gateway.protocol.fields import (
 from tandem.gateway.protocol.messages import (
     MAX_MESSAGES,
     MAX_PARTS,
+    MAX_TOOLS,
     Parts,
     TextPart,
     join_text,
 )
-from tandem.gateway.protocol.tools import MAX_TOOLS
 
 
 class ThinkingBlock(Strict):

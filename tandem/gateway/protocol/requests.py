@@ -22,10 +22,11 @@ from tandem.gateway.protocol.fields import (
     field_error,
     quote,
 )
-from tandem.gateway.protocol.messages import Messages, Parts
-from tandem.gateway.protocol.tools import (
+from tandem.gateway.protocol.messages import (
     AllowedToolChoice,
+    Messages,
     NamedToolChoice,
+    Parts,
     Tool,
     ToolChoice,
     Tools,

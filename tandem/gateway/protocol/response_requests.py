@@ -19,8 +19,14 @@ from tandem.gateway.protocol.fields import (
     field_error,
     text_or_list,
 )
-from tandem.gateway.protocol.messages import MAX_MESSAGES, MAX_PARTS, join_text
-from tandem.gateway.protocol.tools import MAX_TOOLS, Function, ToolChoiceOf
+from tandem.gateway.protocol.messages import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_TOOLS,
+    Function,
+    ToolChoiceOf,
+    join_text,
+)
 
 _STATELESS = "nothing is stored; send the whole conversation as input"
 

@@ -9,7 +9,7 @@ from triton_service import INPUTS, Service, connected, response
 
 from tandem.contract import entry
 from tandem.gateway.errors import ApiError
-from tandem.gateway.triton import backend, infer_stream
+from tandem.gateway.triton import backend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
 
@@ -74,7 +74,7 @@ async def test_leaving_before_the_first_response_cancels_the_stream():
 
 
 async def test_a_stream_is_cancelled_if_the_server_ignores_the_stop(monkeypatch):
-    monkeypatch.setattr(infer_stream, "SECONDS_TO_END", 1.0)
+    monkeypatch.setattr(backend, "SECONDS_TO_END", 1.0)
     service = Service()
     service.heeds = False
     await closed(service, between_chunks)

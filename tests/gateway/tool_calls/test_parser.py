@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.gateway.tools.formats import FORMATS, detect_format
-from tandem.gateway.tools.parser import CallDelta, ToolCallParser
+from tandem.gateway.tool_calls import FORMATS, CallDelta, ToolCallParser, detect_format
 
 BY_NAME = {known.name: known for known in FORMATS}
 HERMES, MISTRAL, LLAMA = (BY_NAME[name] for name in ("hermes", "mistral", "llama3"))

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from matching import ADDED, PLAIN, SPECIAL, Matcher, spaced, tokenizer_with, tokens_apart
 
 from tandem.gateway.guides import lark
-from tandem.gateway.protocol.tools import Tool
-from tandem.gateway.tools.formats import FORMATS
-from tandem.gateway.tools.grammar import CallGrammar
-from tandem.gateway.tools.parser import ToolCallParser
+from tandem.gateway.guides.answer import CallGrammar
+from tandem.gateway.protocol.messages import Tool
+from tandem.gateway.tool_calls import FORMATS, ToolCallParser
 
 BY_NAME = {known.name: known for known in FORMATS}
 HERMES, MISTRAL, LLAMA = (BY_NAME[name] for name in ("hermes", "mistral", "llama3"))

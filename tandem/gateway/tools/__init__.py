@@ -1,1 +1,0 @@
-"""Tool calls: their formats, their grammars and their parser."""
