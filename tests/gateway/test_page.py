@@ -763,6 +763,23 @@ def luminance(color):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_to_fix(browser, url, triton, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)  # axe is injected
+    page = context.new_page()
+    page.goto(url)
+    found = [axe.run(page)]
+    triton.script = lambda _: saying(MARKDOWN)
+    page.get_by_label("Compare with and without drafts").check()
+    send(page)
+    found.append(axe.run(page))
+    page.get_by_role("button", name="Settings").click()
+    found.append(axe.run(page))
+    assert [one.response["violations"] for one in found] == [[], [], []]
+    context.close()
+
+
 def test_an_answer_is_announced_once_and_not_token_by_token(page, triton):
     page.evaluate(
         """() => {

@@ -24,6 +24,11 @@ const marked = new Marked({
   breaks: true,
   renderer: {
     html: ({ text }) => escape(text),
+    // The page's own headings have levels 1 to 3.
+    heading({ tokens, depth }) {
+      const level = Math.min(Math.max(depth, 2) + 2, 6);
+      return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>`;
+    },
     image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || href)}</a>`,
     code({ text, lang }) {
       const language = hljs.getLanguage(lang) ? lang : "";

@@ -423,7 +423,7 @@ async function ask({ parent, prompt, completes, plain }, compares) {
     if (compares) await answer(turn.baseline, { ...body, drafter: "none", num_draft_tokens: undefined });
     words = `Complete: ${turn.answer.tokens.length} tokens.`;
     if (own.turns.some((other) => other !== turn && other.parent === parent && other.prompt === prompt) && Number(own.settings.temperature) === 0) {
-      words += " At temperature 0, an answer repeats itself; Settings can raise it.";
+      words += " At temperature 0, the answer is the same each time; Settings can raise it.";
     }
     at("announcer").textContent = turn.answer.text.slice(0, 1000);
   } catch (error) {
