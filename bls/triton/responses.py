@@ -136,7 +136,14 @@ def _statistics(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
 
 def _statistics_in_json(parts: Sequence[SequenceOutput]) -> NDArray[Any]:
     summaries = [
-        {**p.decoding.statistics.as_dict(), "decoding_seconds": p.times.decoding_seconds}
+        {
+            **p.decoding.statistics.as_dict(),
+            "decoding_seconds": p.times.decoding_seconds,
+            tensors.ARRIVAL_TIME_NS: p.times.arrival,
+            tensors.FIRST_SCHEDULED_TIME_NS: p.times.first_scheduled,
+            tensors.FIRST_TOKEN_TIME_NS: p.times.first_token,
+            tensors.LAST_TOKEN_TIME_NS: p.times.last_token,
+        }
         for p in parts
     ]
     return np.array([json.dumps(f).encode() for f in summaries], dtype=object)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,6 +24,9 @@ from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import Triton
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor
+
 PAGE = Path(__file__).parent / "page"
 # The page only calls its own gateway, and other sites can't frame it.
 PAGE_HEADERS = {
@@ -31,10 +35,15 @@ PAGE_HEADERS = {
 }
 
 
-def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Triton) -> Starlette:
+def create_app(
+    settings: GatewaySettings,
+    connect: Callable[[str], Triton] = Triton,
+    spans: SpanProcessor | None = None,
+) -> Starlette:
     """Return the gateway as an ASGI application.
 
-    connect: makes the connection to Triton. Raises errors from loading the tokenizer and the chat
+    connect: makes the connection to Triton. spans: gets the spans of requests instead of the
+    settings' collector. Raises errors from loading the tokenizer and the chat
     template.
     """
     tokenizer = ChatTokenizer(settings.tokenizer, settings.chat_template)
@@ -87,6 +96,11 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Tri
         allowed_hosts=settings.allowed_hosts,
         is_stopping=lambda: serving.triton.stopped,
     )
+    if spans or settings.traces_url:
+        from tandem.gateway import tracing  # noqa: PLC0415  an extra
+
+        processor = spans or tracing.export_to(settings.traces_url or "")
+        app.add_middleware(tracing.Tracing, processor=processor)
     if settings.allowed_origins:
         app.add_middleware(  # added last, so it handles requests first
             CORSMiddleware,

@@ -273,6 +273,7 @@ class Serving:
         made = writer(
             body, answers, self._tokenizer, model=model.name, fingerprint=models.fingerprint
         )
+        http.scope["writer"] = made  # for `Tracing`
         chunks = generate(
             self.triton,
             models.stream_model,

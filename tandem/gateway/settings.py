@@ -20,6 +20,7 @@ class GatewaySettings:
     allowed_origins: origins of other web pages that may call the gateway (CORS); "*": any.
     allowed_hosts: names that requests may have in `Host`, besides local ones; "*" or None: any.
     open_objects: whether objects in JSON schemas are open by default.
+    traces_url: OpenTelemetry collector's endpoint for traces (OTLP over HTTP); None: no traces.
     model: name of the target, for people (default: the name of the tokenizer's folder).
     """
 
@@ -31,4 +32,5 @@ class GatewaySettings:
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] | None = None
     open_objects: bool = False
+    traces_url: str | None = None
     model: str | None = None

@@ -78,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
             allowed_origins=tuple(options.allow_origin),
             allowed_hosts=allowed_hosts(options, bound),
             open_objects=options.open_objects,
+            traces_url=options.otlp_traces_endpoint,
         )
         app = application(settings)
         greeting = f"serving {browser_url(bound)} for {options.url}; stop with Ctrl-C"

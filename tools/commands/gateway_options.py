@@ -75,6 +75,13 @@ def add_access(parser: Options) -> None:
         help="Allow requests from web pages of this origin (CORS); *: any; can be repeated.",
     )
     parser.add_argument(
+        "--otlp-traces-endpoint",
+        type=nonempty,
+        metavar="URL",
+        help="Send a trace of each request to this OpenTelemetry collector, such as "
+        "http://localhost:4318/v1/traces (default: no traces).",
+    )
+    parser.add_argument(
         "--open-objects",
         action="store_true",
         help="Allow properties that a JSON schema doesn't declare, unless the schema or the "
@@ -102,6 +109,10 @@ def application(settings: GatewaySettings) -> Starlette:
         return create_app(settings)
     except (TokenizerError, ChatTemplateError) as error:
         raise TandemError(" ".join(str(error).split())) from error
+    except ModuleNotFoundError as error:
+        raise TandemError(
+            f"--otlp-traces-endpoint needs the package {error.name}; {install_extra('otel')}"
+        ) from error
 
 
 def listening(host: str, number: int, option: str) -> socket.socket:

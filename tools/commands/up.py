@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
     needs_gateway = {
         "--open": options.open,
         "--open-objects": options.open_objects,
+        "--otlp-traces-endpoint": options.otlp_traces_endpoint,
         "--allow-host": options.allow_host,
         "--allow-origin": options.allow_origin,
         "--api-key": options.api_key not in (None, os.environ.get(KEY_VARIABLE)),
@@ -110,6 +111,7 @@ def _serve(
                 allowed_origins=tuple(options.allow_origin),
                 allowed_hosts=allowed_hosts(options, bound),
                 open_objects=options.open_objects,
+                traces_url=options.otlp_traces_endpoint,
                 model=deployment.profile.name,
             )
             stack.enter_context(gateway.serving(application(settings), bound))

@@ -53,6 +53,7 @@ class Writer(ABC):
     ) -> None:
         self.body = body
         self.answers = answers
+        self.model = model
         self._tokenizer = tokenizer
         self._fields: Object = {
             "id": self.prefix + uuid.uuid4().hex,
