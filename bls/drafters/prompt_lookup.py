@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from tandem.bls.drafters.drafter import Drafter, DrafterContext
@@ -16,9 +18,11 @@ from tandem.bls.request import Request
 from tandem.bls.seeds import output_depends_on_lengths
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
+from tandem.lookup.documents import POOLS, fill
 from tandem.lookup.ngrams import Match, look_up
 from tandem.lookup.pools import MAX_MATCH, LookupPools
 from tandem.lookup.prediction import Prediction
+from tandem.preprocessing.tokenizer import load_tokenizer
 
 # After n misses in a row, the target decodes min(n, MOST_PLAIN_TOKENS) tokens alone. In text that
 # never repeats itself, single-token calls would pay the overhead of a call for every token.
@@ -115,9 +119,20 @@ class PromptLookup(Drafter):
         return self._pools.lookup(self._pool, sequence.context[-MAX_MATCH:].tolist(), limit)
 
 
-def pools_of(settings: LoopSettings) -> LookupPools | None:
-    """Return the pools of one loop, or None if the deployment has no pools."""
-    return LookupPools(settings.max_pool_tokens_each) if settings.max_pool_tokens else None
+def pools_of(settings: LoopSettings, folder: Path) -> LookupPools | None:
+    """Return the pools of one loop, or None if the deployment has no pools.
+
+    folder: of the loop's model. Its documents fill the pools.
+    """
+    if not settings.max_pool_tokens:
+        return None
+    pools = LookupPools(settings.max_pool_tokens_each)
+    if (folder / POOLS).is_dir():
+        tokenizer = load_tokenizer(folder / settings.tokenizer_dir)
+        fill(
+            pools, folder / POOLS, lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+        )
+    return pools
 
 
 def make(request: Request, context: DrafterContext) -> PromptLookup:

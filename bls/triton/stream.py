@@ -150,7 +150,7 @@ class StreamEntry:
         draft = self._clients.engines.get("draft")
         self._health = DraftEngineHealth(draft, settings.drafter_pause)
         model, loop = args["model_name"], index_of_loop(args)
-        self._pools = pools_of(settings)
+        self._pools = pools_of(settings, version_folder)
         self._translator = _translator(settings, version_folder)
         self._decode = (
             load_decode(

@@ -93,6 +93,18 @@ def test_pool_sizes_out_of_range_are_rejected(folder, instances, max_pool_tokens
     assert said in message
 
 
+def test_documents_for_pools_are_checked(folder):
+    lookup = {"pools": str(folder / "documents"), "max_pool_tokens": 128}
+    decoding = {"prompt_lookup": lookup}
+    assert "documents isn't a readable folder" in rejection(folder, profile(decoding=decoding))
+    (folder / "documents" / "team").mkdir(parents=True)
+    assert load(folder, profile(decoding=decoding))
+    (folder / "documents" / "note").write_text("text")
+    assert "note must be a folder of documents" in rejection(folder, profile(decoding=decoding))
+    lookup["max_pool_tokens"] = 0
+    assert "needs max_pool_tokens above 0" in rejection(folder, profile(decoding=decoding))
+
+
 def test_loops_share_the_size_limit_of_pools(folder):
     for instances, each in ((1, 128), (2, 64)):
         decoding = {"prompt_lookup": {"max_pool_tokens": 128}}

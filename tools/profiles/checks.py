@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tandem.bls.drafters.registry import BASELINE, DRAFTERS, PROMPT_LOOKUP, DrafterKind, DrafterName
 from tandem.contract.strings import MAX_STRINGS
+from tandem.lookup.documents import DocumentError, read_documents
 from tandem.lookup.pools import MIN_ANSWER_TOKENS
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, locate_errors
 from tandem.tools.profiles.profile import DRAFT, Profile
@@ -21,6 +22,7 @@ def check_profile(profile: Profile) -> None:
             draft.check_target(target, use_draft_logits=profile.decoding.use_draft_logits)
     _check_limits(profile)
     _check_instances(profile)
+    _check_documents(profile)
 
 
 def _check_names(profile: Profile) -> None:
@@ -126,6 +128,23 @@ def _check_limits(profile: Profile) -> None:
             f"must be at most {limits.max_ngram_size}, which is limits.max_ngram_size; "
             f"got {lookup.max_matching_ngram_size}",
         )
+
+
+def _check_documents(profile: Profile) -> None:
+    """Reject documents for lookup pools that can't be read."""
+    lookup = profile.decoding.prompt_lookup
+    if lookup.pools is None:
+        return
+    key_path = ("decoding", "prompt_lookup", "pools")
+    if not lookup.max_pool_tokens:
+        raise ProfileError(key_path, "needs max_pool_tokens above 0")
+    try:
+        for _ in read_documents(lookup.pools):
+            pass
+    except DocumentError as error:
+        raise ProfileError(key_path, str(error)) from error
+    except OSError as error:
+        raise ProfileError(key_path, f"{lookup.pools} isn't a readable folder") from error
 
 
 def _check_instances(profile: Profile) -> None:

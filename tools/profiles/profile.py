@@ -99,6 +99,8 @@ class PromptLookupSection(LookupSection):
     """If the matching n-gram is shorter, `hybrid` uses the draft model."""
     max_pool_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = LoopSettings.max_pool_tokens
     """Tokens in all lookup pools together, up to 16777216; 0: no pools."""
+    pools: Folder | None = None
+    """Folder of documents that fill pools when the server starts (default: none)."""
 
 
 def _draft_len(value: Any) -> Any:

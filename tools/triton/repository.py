@@ -19,6 +19,7 @@ from tandem.bls.drafters.registry import FOLDER as DRAFTERS_FOLDER
 from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.model_parameters import FACTS, encode, encode_values
 from tandem.contract.tensor import Tensor
+from tandem.lookup.documents import POOLS, find_files
 from tandem.tools.errors import TandemError
 from tandem.tools.folders import atomic_folder, copy_failure
 from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deployment
@@ -182,6 +183,8 @@ def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> I
     own = [drafter.module for drafter in deployment.profile.drafters]
     files = tokenizer | ({DRAFTERS_FOLDER: own} if own else {})
     files |= deployment.target.loop_files
+    if (pools := deployment.profile.decoding.prompt_lookup.pools) is not None:
+        files |= {f"{POOLS}/{name}": paths for name, paths in find_files(pools).items()}
     if deployment.draft_tokenizer:
         files[DRAFT_TOKENIZER] = _matching(deployment.draft_tokenizer.folder, TOKENIZER_FILES)
     for listed in deployment.profile.entries:
@@ -235,7 +238,7 @@ def _write(model: Model, folder: Path, *, link: bool) -> None:
             else:
                 shutil.copytree(source, output, ignore=shutil.ignore_patterns("__pycache__"))
     for subfolder, files in model.files.items():
-        (version / subfolder).mkdir()
+        (version / subfolder).mkdir(parents=True, exist_ok=True)
         for path in files:
             if not (path.is_file() and os.access(path, os.R_OK)):
                 raise TandemError(f"can't read {path}: it is missing, a folder or not readable")
