@@ -97,6 +97,28 @@ def test_the_keda_sample_scales_the_charts_deployment_by_existing_metrics(render
     }
 
 
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_the_kserve_sample_starts_the_images_repository(version, program):
+    service = yaml.safe_load((ROOT / "deploy" / "kserve.yaml").read_text())
+    kind = f"{service['apiVersion']} {service['kind']}"
+    jsonschema.validate(service["spec"], CUSTOM[kind])
+    predictor = service["spec"]["predictor"]
+    pod = {"containers": predictor["containers"], "volumes": predictor["volumes"]}
+    template = {"metadata": {"name": "predictor"}, "spec": pod}
+    manifest = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "predictor"}}
+    kubernetes_validate.validate(manifest | {"template": template}, version, strict=True)
+    [container] = predictor["containers"]
+    assert container["name"] == "kserve-container"
+    *start, port = container["args"]
+    assert f'CMD ["{start[0]}", "{start[1]}"]' in (ROOT / "Dockerfile").read_text()
+    number = container["ports"][0]["containerPort"]
+    assert port == f"--http-port={number}"
+    python, path, *words = container["livenessProbe"]["exec"]["command"]
+    assert (python, path) == ("python3", "/health.py")
+    assert program("health").parser().parse_args(words).http_port == number
+    assert {container[p]["httpGet"]["port"] for p in ("startupProbe", "readinessProbe")} == {number}
+
+
 def test_containers_and_services_use_the_same_named_ports(release):
     named = {"http": 8000, "grpc": 8001, "metrics": 8002}
     assert {port["name"]: port["containerPort"] for port in release.server["ports"]} == named
