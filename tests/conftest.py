@@ -36,7 +36,6 @@ OWN_SERVERS = {
 ONLY_EMULATED = {
     *("admission", "emulated", "engines", "nvidia_clients", "optional_drafters"),
     "rendered_repository",
-    "tracing",
 }
 
 
