@@ -141,14 +141,26 @@ def test_calls_of_one_text_may_overlap(engine):
     "sampling",
     [
         SamplingParams(top_k=1, repetition_penalty=1.3),
+        SamplingParams(top_k=1, presence_penalty=0.7, frequency_penalty=0.4),
         SamplingParams(top_k=1, bad_words=Words.of((40,), (41, 42), (7, 8, 9))),
     ],
-    ids=["repetition_penalty", "bad_words"],
+    ids=["repetition_penalty", "presence_and_frequency_penalty", "bad_words"],
 )
 def test_penalties_and_bans_give_the_same_output_with_drafts(engine, sampling):
     ids = prompt(5, 30)
     want = engine.tokens(ids, 50, sampling=sampling)
     assert rounds(engine, ids, want, 5, sampling=sampling)[0] == want
+
+
+def test_presence_and_frequency_penalties_count_the_whole_text(engine, logits_after):
+    sampling = SamplingParams(top_k=1, presence_penalty=0.7, frequency_penalty=0.4)
+    for seed in range(6):
+        text = prompt(seed, 30) * 2
+        counts = np.bincount(text, minlength=VOCAB)
+        expected = int(np.argmax(logits_after(text) - 0.4 * counts - 0.7 * (counts > 0)))
+        assert engine.tokens(text, 1, sampling=sampling) == [expected]
+        asked = {"drafts": [expected, 2], "sampling": sampling, "request_id": f"text-6-{seed}.1"}
+        assert engine.tokens(text, 3, **asked)[0] == expected
 
 
 def test_a_bad_word_that_begins_in_the_context_is_not_completed(engine):
@@ -215,11 +227,10 @@ def test_a_seed_makes_verification_reproducible(engine):
     "asked",
     [
         {"sampling": SamplingParams(temperature=1.0, min_p=0.1)},
-        {"sampling": SamplingParams(top_k=1, presence_penalty=0.5)},
         {"sampling": SamplingParams(top_k=1, embedding_bias=np.zeros(VOCAB, np.float32))},
         {"return_context_logits": True},
     ],
-    ids=["min_p", "presence_penalty", "embedding_bias", "context_logits"],
+    ids=["min_p", "embedding_bias", "context_logits"],
 )
 def test_inputs_that_vllm_cannot_serve_exactly_are_rejected(engine, asked):
     with pytest.raises(UnsupportedError, match=r"isn't supported by this engine \(vllm\)"):

@@ -85,6 +85,8 @@ def sampling_arguments(request: EngineRequest, vocab_size: int) -> dict[str, Any
         "ignore_eos": True,  # each request has its own end ids
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
         "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
     }
     if not sampling.greedy:
         arguments |= {"top_k": sampling.top_k, "top_p": sampling.top_p}
@@ -110,8 +112,8 @@ def needs_each_step(request: EngineRequest) -> bool:
 def reject_unsupported(request: EngineRequest, *, drafts_itself: bool) -> None:
     """Raise UnsupportedError, which names the input, if vLLM can't apply an input as requested.
 
-    vLLM's presence and frequency penalties count the tokens of one call, and a call is one round.
-    drafts_itself: whether vLLM speculates by itself.
+    drafts_itself: whether vLLM speculates by itself. Then the plug-in's penalties aren't installed,
+    and vLLM's own ones don't count the prompt.
     """
     sampling, masked = request.sampling, request.token_masks is not None
     rejected = {
@@ -124,7 +126,7 @@ def reject_unsupported(request: EngineRequest, *, drafts_itself: bool) -> None:
         "return_prompt_log_probs": request.return_prompt_log_probs,
         "embedding_bias": sampling.embedding_bias is not None,
         "min_p": sampling.min_p != 0,
-        "presence_penalty": sampling.presence_penalty != 0,
-        "frequency_penalty": sampling.frequency_penalty != 0,
+        "presence_penalty": drafts_itself and sampling.presence_penalty != 0,
+        "frequency_penalty": drafts_itself and sampling.frequency_penalty != 0,
     }
     reject(rejected, "by this engine (vllm); omit it")

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from vllm.model_executor.layers.utils import apply_penalties
 from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
+from vllm.v1.sample.ops import penalties
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from tandem.engines.request import EngineRequest
@@ -49,6 +51,8 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
             None if self._drafts_itself else Sessions.start(self.kv_cache_manager, self.calls)
         )
         # A draft is added after vLLM has counted a step's tokens and allocated their blocks.
+        if not self._drafts_itself:
+            penalize_whole_text()
         self.num_lookahead_tokens = max(self.num_lookahead_tokens, self.num_spec_tokens)
         self.max_num_scheduled_tokens -= self.max_num_running_reqs * self.num_spec_tokens
 
@@ -131,6 +135,7 @@ class NoProposer:
 
     def __init__(self, _vllm_config: Any) -> None:
         GPUModelRunner._get_spec_decode_draft_probs = _draft_probs
+        penalize_whole_text()
         if not torch.cuda.is_available():
             _fix_cpu_expand_kernel()
 
@@ -168,6 +173,22 @@ def _draft_probs(runner: Any, metadata: Any) -> torch.Tensor | None:
             row[:, : probs.shape[1]] = torch.from_numpy(probs[: len(ids), :width]).to(runner.device)
         rows.append(row)
     return torch.cat(rows).contiguous() if found else None
+
+
+def penalize_whole_text() -> None:
+    """Let presence and frequency penalties count the prompt too, as Tandem's other engines do.
+
+    To vLLM, the answer so far is the prompt of a round.
+    """
+
+    def penalize(
+        logits: torch.Tensor, prompt: torch.Tensor, output: torch.Tensor, *numbers: torch.Tensor
+    ) -> torch.Tensor:
+        whole = torch.cat((prompt, output), dim=1)
+        penalized: torch.Tensor = apply_penalties(logits, prompt, whole, *numbers)
+        return penalized
+
+    penalties.apply_penalties = penalize
 
 
 def _fix_cpu_expand_kernel() -> None:
