@@ -62,7 +62,6 @@ CHECKED = (
     "tests/bls/metrics",
     "tests/bls/parsing",
     "tests/bls/text",
-    "tests/bls/triton/loops",
     "tests/bls/triton/responses",
     "tests/bls/triton/serving",
     "tests/chat",

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from tritonclient import grpc
 
-from benchmarks.servers import entry_name, serving_loops
+from benchmarks.servers import ENTRY, serving_loop
 from benchmarks.turns import in_turns, spread
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
@@ -60,7 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     profile = read_profile(options.profile)
     profile = profile.model_copy(update={"admission": FEW})
-    with serving_loops(profile, change=_add_bare_loops, threads=options.threads) as server:
+    with serving_loop(profile, change=_add_bare_loops, threads=options.threads) as server:
         url = server.grpc_url
         with Client(url) as client, grpc.InferenceServerClient(url) as connection:
             for context in CONTEXTS:
@@ -105,7 +105,7 @@ def _play(client: Client, ids: NDArray[np.int32], num_tokens: int) -> RoundTimes
         tensors.DRAFTER: "draft_model",
         tensors.DRAFT_AHEAD: "false",  # one engine after the other, as in the bare loops
     }
-    figures = client.answer(entry_name(1), inputs).statistics
+    figures = client.answer(ENTRY, inputs).statistics
     assert figures is not None
     number, seconds = figures["num_rounds"], figures["decoding_seconds"]
     engines = figures["draft_seconds"] + figures["target_seconds"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,45 +12,25 @@ from tandem.tools.profiles.profile import EntrySection, Profile
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
 
-
-def entry_name(instances: int) -> str:
-    """Return the name of the stream entry with this number of loop processes."""
-    return f"loops_{instances}"
+ENTRY = "loop"  # name of the stream entry
 
 
 @contextmanager
-def serving_loops(
+def serving_loop(
     profile: Profile,
-    instances: Sequence[int] = (1,),
     change: Callable[[Path], None] = lambda _: None,
     threads: int | None = None,
 ) -> Iterator[TritonServer]:
-    """Serve one stream entry per number of loop processes, all with the same engines.
+    """Serve a stream entry.
 
     change: edits the rendered repository. threads: Triton's threads per model (None: as many as
     needed).
     """
-    planned = {
-        number: deployment.check(
-            profile.model_copy(
-                update={
-                    "instances": number,
-                    "entries": (EntrySection(name=entry_name(number), kind="stream"),),
-                }
-            )
-        )
-        for number in instances
-    }
+    entries = (EntrySection(name=ENTRY, kind="stream"),)
+    planned = deployment.check(profile.model_copy(update={"entries": entries}))
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "repository")
-        for number, plan in planned.items():
-            rendered = Path(folder, str(number))
-            repository.render(plan, rendered, link=True)
-            if models.exists():
-                (rendered / entry_name(number)).rename(models / entry_name(number))
-            else:
-                rendered.rename(models)
+        repository.render(planned, models, link=True)
         change(models)
-        needed = max(plan.thread_pool_size for plan in planned.values())
-        with TritonServer(models, thread_pool_size=threads or needed) as server:
+        with TritonServer(models, thread_pool_size=threads or planned.thread_pool_size) as server:
             yield server

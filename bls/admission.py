@@ -10,10 +10,6 @@ Blocks in the draft engine's cache are reserved separately, and no sequence wait
 sequence without draft blocks decodes with the target alone until enough blocks are free. A sequence
 that needs more blocks than the draft engine's cache holds never uses the draft model.
 
-Triton may give a request to any of several loops that serve an entry, so the loops share
-``max_requests``, ``max_queue`` and the engines' KV caches. Each loop publishes the usage of its own
-sequences, and only one loop admits sequences at a time.
-
 Concurrent tokenizer calls are limited too. Waiting requests don't block a thread.
 """
 
@@ -22,74 +18,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import accumulate, takewhile
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
 
 from tandem.bls.errors import BadRequest, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 
 NS_PER_LEVEL = 10_000_000_000  # of priority
-
-
-class LoopUsage(NamedTuple):
-    """Capacity used by the sequences of one loop, or of several loops together.
-
-    arriving: number of sequences whose lengths aren't known yet. first_turn: place of the
-    first queued sequence, in ns of the monotonic clock, which all processes share; 0 if the queue
-    is empty.
-    """
-
-    running: int = 0
-    arriving: int = 0
-    queued: int = 0
-    blocks: int = 0
-    draft_blocks: int = 0
-    first_turn: int = 0
-
-    @classmethod
-    def total(cls, usages: Iterable[LoopUsage]) -> LoopUsage:
-        """Return the total usage of several loops."""
-        all_usages = [*usages]
-        if not all_usages:
-            return cls()
-        firsts = [usage.first_turn for usage in all_usages if usage.first_turn]
-        sums = cls(*map(sum, zip(*all_usages, strict=True)))
-        return sums._replace(first_turn=min(firsts, default=0))
-
-
-class OtherLoops:
-    """The other loops of the entry. The base class is for an entry with a single loop."""
-
-    def exclusive_lock(self) -> AbstractContextManager[None]:
-        """Keep other loops from admitting sequences until the context ends."""
-        return nullcontext()
-
-    def usage(self) -> LoopUsage:
-        """Return the total usage of the other live loops."""
-        return LoopUsage()
-
-    def publish(self, usage: LoopUsage) -> None:
-        """Publish this loop's usage. Call it inside ``exclusive_lock``."""
-
-    def notify(self) -> None:
-        """Notify the other loops that this loop has released capacity."""
-
-    def open(self, *, on_stop: Callable[[str], object], on_release: Callable[[], None]) -> None:
-        """Start receiving messages from other loops.
-
-        on_stop: called with a request id if another loop was asked to stop that request and doesn't
-        have it. on_release: called after another loop has released capacity. Both are called on
-        the same thread.
-        """
-
-    def stop(self, request_id: str) -> None:
-        """Ask the other loops to stop the requests with this id."""
-
-    def close(self) -> None:
-        """Stop receiving messages."""
 
 
 class Reservation:
@@ -137,14 +74,11 @@ class Admission:
         max_waiting: int,
         kv_blocks: int,
         draft_kv_blocks: int = 0,
-        other_loops: OtherLoops | None = None,
     ) -> None:
         self._max_running = max_running
         self._max_waiting = max_waiting
         self._kv_blocks = kv_blocks
         self._draft_kv_blocks = draft_kv_blocks
-        self._other_loops = other_loops or OtherLoops()
-        self._others = LoopUsage()  # updated whenever the lock is taken
         self._blocks = 0
         self._draft_blocks = 0
         self._arriving = 0
@@ -154,27 +88,22 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """Number of this loop's sequences that are decoding."""
+        """Number of sequences that are decoding."""
         return len(self._running)
 
     @property
     def load(self) -> int:
-        """Number of sequences in all loops that are decoding or about to start.
-
-        The other loops' numbers may be outdated.
-        """
-        others = self._others
-        admitted = self.running + self._arriving + others.running + others.arriving
-        return min(admitted, self._max_running)
+        """Number of sequences that are decoding or about to start."""
+        return min(self.running + self._arriving, self._max_running)
 
     @property
     def waiting(self) -> int:
-        """Number of this loop's sequences that have arrived but don't decode yet."""
+        """Number of sequences that have arrived but don't decode yet."""
         return self._arriving + len(self._queue)
 
     @property
     def kv_reserved(self) -> float:
-        """Fraction of the target's KV blocks that is reserved for this loop's sequences."""
+        """Fraction of the target's KV blocks that is reserved."""
         return self._blocks / self._kv_blocks if self._kv_blocks else 0.0
 
     def arrive(self, count: int) -> Arrivals:
@@ -186,12 +115,10 @@ class Admission:
         limit = self._max_running + self._max_waiting
         if count > limit:
             raise self._too_many_prompts(count, limit)
-        with self._exclusive_lock():
-            queued = len(self._queue) + self._others.queued
-            arriving = self._arriving + self._others.arriving + count
+        with self._lock:
             # Free slots don't help a new request if there is a queue, because the queue goes first.
-            slots = 0 if queued else self._free_slots
-            if queued + arriving > self._max_waiting + slots:
+            slots = 0 if self._queue else self._free_slots
+            if self.waiting + count > self._max_waiting + slots:
                 raise self._overload_error()
             self._arriving += count
         return Arrivals(self, count)
@@ -204,7 +131,6 @@ class Admission:
             if reservation.has_draft_blocks:
                 reservation.has_draft_blocks = False
                 self._draft_blocks -= reservation.draft_blocks
-        self._notify_others()
 
     def remove_waiting(self, reservation: Reservation) -> bool:
         """Remove a reservation from the queue. Return False if its sequence isn't waiting."""
@@ -212,15 +138,7 @@ class Admission:
             if reservation not in self._queue:
                 return False
             self._queue.remove(reservation)
-        self._notify_others()
         return True
-
-    def start_waiting(self) -> None:
-        """Start the waiting sequences that fit. Call it after another loop released capacity."""
-        with self._admit_on_exit() as started:
-            pass
-        if started:  # the next sequence in order of arrival may belong to another loop
-            self._notify_others()
 
     def _enter(self, reservations: Sequence[Reservation]) -> None:
         """Start or queue each sequence; raise Overloaded if the queue is full."""
@@ -235,34 +153,23 @@ class Admission:
             for reservation in reservations:
                 reservation.turn = time.monotonic_ns() + NS_PER_LEVEL * reservation.priority
             queue = sorted([*self._queue, *reservations], key=lambda waiting: waiting.turn)
-            queued = len(queue) - self._number_to_start(queue) + self._others.queued
-            if queued > self._max_waiting:
+            if len(queue) - self._number_to_start(queue) > self._max_waiting:
                 raise self._overload_error()
             self._queue = queue
 
     def _leave(self, count: int) -> None:
-        with self._exclusive_lock():
+        with self._lock:
             self._arriving -= count
 
     @contextmanager
-    def _exclusive_lock(self) -> Iterator[None]:
-        """Lock out other threads and loops, read their usage, and publish this loop's usage."""
-        with self._lock, self._other_loops.exclusive_lock():
-            self._others = self._other_loops.usage()
-            try:
-                yield
-            finally:
-                self._other_loops.publish(self._usage)
-
-    @contextmanager
-    def _admit_on_exit(self) -> Iterator[list[Reservation]]:
+    def _admit_on_exit(self) -> Iterator[None]:
         """Hold the lock during the context. At its end, admit the waiting sequences that fit.
 
-        They start after the lock is released. Yields a list to which they are added.
+        They start after the lock is released.
         """
         started: list[Reservation] = []
-        with self._exclusive_lock():
-            yield started
+        with self._lock:
+            yield
             for running in self._running:
                 self._try_reserve_draft_blocks(running)
             for _ in range(self._number_to_start(self._queue)):
@@ -275,46 +182,25 @@ class Admission:
             reservation.start()
 
     @property
-    def _usage(self) -> LoopUsage:
-        return LoopUsage(
-            running=len(self._running),
-            arriving=self._arriving,
-            queued=len(self._queue),
-            blocks=self._blocks,
-            draft_blocks=self._draft_blocks,
-            first_turn=self._queue[0].turn if self._queue else 0,
-        )
-
-    @property
     def _free_slots(self) -> int:
         """Number of sequences that may still start, if their KV blocks fit."""
-        return self._max_running - len(self._running) - self._others.running
+        return self._max_running - len(self._running)
 
-    def _notify_others(self) -> None:
-        """Ask the other loops to check whether their sequences fit into the released capacity."""
-        if self._others.queued or self._others.running:  # running sequences may need draft blocks
-            self._other_loops.notify()
-
-    def _number_to_start(self, queue: Iterable[Reservation]) -> int:
-        """Return how many queued sequences may start now without overtaking other loops' queues."""
-        first = self._others.first_turn
-        in_turn = [*takewhile(lambda waiting: not first or waiting.turn < first, queue)]
-        free_blocks = self._kv_blocks - self._blocks - self._others.blocks
-        return _number_that_fit(in_turn, max(0, self._free_slots), free_blocks)
+    def _number_to_start(self, queue: Sequence[Reservation]) -> int:
+        """Return how many queued sequences may start now."""
+        return _number_that_fit(queue, self._free_slots, self._kv_blocks - self._blocks)
 
     def _try_reserve_draft_blocks(self, reservation: Reservation) -> None:
         """Reserve a running sequence's blocks in the draft's cache if enough are free."""
-        free = self._draft_kv_blocks - self._draft_blocks - self._others.draft_blocks
+        free = self._draft_kv_blocks - self._draft_blocks
         if not reservation.has_draft_blocks and 0 < reservation.draft_blocks <= free:
             reservation.has_draft_blocks = True
             self._draft_blocks += reservation.draft_blocks
 
     def _overload_error(self) -> Overloaded:
         return Overloaded(
-            "the server is full: "
-            f"{self.running + self._others.running} sequences are running and "
-            f"{self.waiting + self._others.arriving + self._others.queued} are waiting; "
-            "try again later"
+            f"the server is full: {self.running} sequences are running and {self.waiting} are "
+            "waiting; try again later"
         )
 
     @staticmethod

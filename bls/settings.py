@@ -125,13 +125,13 @@ class LoopSettings(RequestLimits):
     lookup_keeps_all: bool = True
     lookup_uses_oldest: bool = True
     hybrid_min_ngram_size: int = 2  # for shorter matches, `hybrid` uses the draft model
-    max_pool_tokens: int = 0  # total size of the pools of all loops; 0: no pools
+    max_pool_tokens: int = 0  # total size of the pools; 0: no pools
 
-    # Admission limits for all loops together
-    instances: int = 1  # number of loops; each has its own process
+    # Admission limits
     max_requests: int = 64  # maximum number of sequences that decode at the same time
     max_queue: int = 64  # maximum number of sequences that have arrived but don't decode yet
-    max_queue_bytes: int = 64 * 2**20  # maximum size of requests that wait for the tokenizer
+    max_queue_bytes: int = 64 * 2**20  # maximum size of requests that wait for the tokenizer; one
+    # may always wait
 
     # Limits for one request, besides RequestLimits
     max_ngram_size: int = 8
@@ -146,20 +146,6 @@ class LoopSettings(RequestLimits):
     def draft_kv_blocks(self) -> int:
         """Number of blocks in the draft engine's KV cache; 0 without a draft engine."""
         return self.draft.kv_blocks if self.draft else 0
-
-    @property
-    def max_queue_bytes_each(self) -> int:
-        """Maximum size of requests that wait for the tokenizer, per loop. One may always wait.
-
-        Guides that wait for the compiler have the same limit, counted separately. With a common
-        count, a request that has left the first queue could be rejected because of later ones.
-        """
-        return self.max_queue_bytes // self.instances
-
-    @property
-    def max_pool_tokens_each(self) -> int:
-        """Maximum number of tokens in the pools of each loop."""
-        return self.max_pool_tokens // self.instances
 
     @property
     def draft_stops_when_unsure(self) -> bool:

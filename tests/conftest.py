@@ -29,7 +29,7 @@ sys.dont_write_bytecode = False
 
 # Files of tests/server that start their own servers and take long.
 OWN_SERVERS = {
-    *("faults", "hostile", "instances", "lifecycle", "llmapi", "lora"),
+    *("faults", "hostile", "lifecycle", "llmapi", "lora"),
     *("remote", "run", "silent_streams", "tensorrtllm_contract", "up"),
 }
 # Files that share only the server `emulated`. The remaining files share several servers.

@@ -120,13 +120,13 @@ class PromptLookup(Drafter):
 
 
 def pools_of(settings: LoopSettings, folder: Path) -> LookupPools | None:
-    """Return the pools of one loop, or None if the deployment has no pools.
+    """Return the pools, or None if the deployment has no pools.
 
     folder: of the loop's model. Its documents fill the pools.
     """
     if not settings.max_pool_tokens:
         return None
-    pools = LookupPools(settings.max_pool_tokens_each)
+    pools = LookupPools(settings.max_pool_tokens)
     if (folder / POOLS).is_dir():
         tokenizer = load_tokenizer(folder / settings.tokenizer_dir)
         fill(

@@ -82,12 +82,10 @@ class Watched(Protocol):
 class Watcher:
     """Checks the added requests until they are closed.
 
-    periodic_tasks: called after each check of all requests. watchers: number of watchers of the
-    model. Each polls less often, so that together they poll Triton as often as a single one.
+    periodic_tasks: called after each check of all requests.
     """
 
-    def __init__(self, *periodic_tasks: Callable[[], None], watchers: int = 1) -> None:
-        self._interval_each = INTERVAL_EACH * watchers
+    def __init__(self, *periodic_tasks: Callable[[], None]) -> None:
         self._watched: set[Watched] = set()
         self._periodic_tasks = periodic_tasks
         self._lock = threading.Lock()
@@ -111,7 +109,7 @@ class Watcher:
         while not self._stopped:
             watched = self._check_all()
             if watched:
-                time.sleep(max(INTERVAL, watched * self._interval_each))
+                time.sleep(max(INTERVAL, watched * INTERVAL_EACH))
             else:
                 self._wake.wait(IDLE_INTERVAL)
                 self._wake.clear()

@@ -46,7 +46,7 @@ class ForwardEntry:
         pb_utils.deserialize_bytes_tensor = Strings
         self._settings = decode(ForwarderSettings, json.loads(args["model_config"]))
         self._calls = Calls()
-        self._watcher = Watcher(Heartbeat(model=args["model_name"]).beat)
+        self._watcher = Watcher(Heartbeat(args["model_name"]).beat)
 
     def execute(self, requests: list[Any]) -> None:
         """Forward each request on its own thread."""

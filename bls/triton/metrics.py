@@ -36,10 +36,7 @@ HEARTBEAT_SECONDS = 1.0
 
 
 class Metrics:
-    """Metrics of one loop. Sequences are counted when they end.
-
-    Each loop of a model has its own series with the label ``loop``. In a shared series, each loop
-    would overwrite the gauges of the others.
+    """Metrics of the loop. Sequences are counted when they end.
 
     drafters: names whose counters appear with 0 before the first sequence ends, because Prometheus
     ignores the first value of a series. has_pools: whether the counters of drafts from lookup pools
@@ -47,9 +44,9 @@ class Metrics:
     """
 
     def __init__(
-        self, model: str, loop: str, drafters: Iterable[DrafterName], *, has_pools: bool = False
+        self, model: str, drafters: Iterable[DrafterName], *, has_pools: bool = False
     ) -> None:
-        self._labels = {"model": model, "loop": loop}
+        self._labels = {"model": model}
         self._families = {metric: _family(metric) for metric in metrics.METRICS}
         self._metrics: dict[Key, Any] = {}
         self._published: dict[Key, float] = {}
@@ -141,14 +138,11 @@ class Metrics:
 
 
 class Heartbeat:
-    """Metric with the time at which a model's watcher last ran, for liveness probes.
+    """Metric with the time at which a model's watcher last ran, for liveness probes."""
 
-    labels: ``model``, and ``loop`` if the model has loops.
-    """
-
-    def __init__(self, **labels: str) -> None:
+    def __init__(self, model: str) -> None:
         self._family = _family(metrics.HEARTBEAT)  # kept, because a metric ends with its family
-        self._metric = self._family.Metric(labels=labels)
+        self._metric = self._family.Metric(labels={"model": model})
         self._next = 0.0
 
     def beat(self) -> None:

@@ -32,7 +32,6 @@ from tandem.bls.triton.background import Watcher, log_exception, run_in_backgrou
 from tandem.bls.triton.calls import CallSlot
 from tandem.bls.triton.client import Deliveries, Sender, id_of, parameters_of, timeout_of
 from tandem.bls.triton.engine_calls import DraftEngineHealth, EngineClients, SequenceDraftHealth
-from tandem.bls.triton.loops.shared_capacity import find_other_loops, index_of_loop
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.requests import RequestState, SequenceState, fail_on_error
 from tandem.bls.triton.responses import ResponseBuilder, returns_text_lengths
@@ -127,20 +126,21 @@ def _compiler(settings: LoopSettings, tokenizer_dir: Path) -> GuideCompiler | No
     return GuideCompiler(tokenizer_dir, settings.target.vocab_size, settings.end_ids)
 
 
-# Maximum number of concurrent tokenizer calls per loop. The tokenizer answers one call at a time,
+# Maximum number of concurrent tokenizer calls. The tokenizer answers one call at a time,
 # so more calls wouldn't be faster. Each call holds a thread of the loop's pool, which engine calls
 # and chunks need too.
 TOKENIZER_CALLS = 4
 
 
 class StreamEntry:
-    """Triton's model object: one loop of the entry. Each prompt has its own thread."""
+    """Triton's model object: the loop. Each prompt has its own thread."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Read the settings and create the objects that all requests share."""
         pb_utils.deserialize_bytes_tensor = Strings
-        settings = decode(LoopSettings, json.loads(args["model_config"]))
-        self._settings = settings
+        model_config = json.loads(args["model_config"])
+        _check_instances(args["model_name"], model_config)
+        self._settings = settings = decode(LoopSettings, model_config)
         version_folder = Path(args["model_repository"], args["model_version"])
         for module in settings.drafter_modules:
             register(
@@ -149,7 +149,7 @@ class StreamEntry:
         self._clients = EngineClients(settings, version_folder)
         draft = self._clients.engines.get("draft")
         self._health = DraftEngineHealth(draft, settings.drafter_pause)
-        model, loop = args["model_name"], index_of_loop(args)
+        model = args["model_name"]
         self._pools = pools_of(settings, version_folder)
         self._translator = _translator(settings, version_folder)
         self._decode = (
@@ -161,14 +161,12 @@ class StreamEntry:
             else None
         )
         has_pools = self._pools is not None
-        self._metrics = Metrics(model, loop, settings.drafters, has_pools=has_pools)
-        self._other_loops = find_other_loops(args, settings.instances)
+        self._metrics = Metrics(model, settings.drafters, has_pools=has_pools)
         self._admission = Admission(
             max_running=settings.max_requests,
             max_waiting=settings.max_queue,
             kv_blocks=settings.target.kv_blocks,
             draft_kv_blocks=settings.draft_kv_blocks,
-            other_loops=self._other_loops,
         )
 
         def load() -> int:
@@ -181,15 +179,12 @@ class StreamEntry:
             stops_when_unsure=settings.draft_stops_when_unsure,
         )
         self._ahead_planner = AheadPlanner(settings, load)
-        self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes_each)
+        self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes)
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_rejected_guide)
         self._deliveries = Deliveries()
         self._states: list[tuple[str, RequestState]] = []  # (id, state) of stoppable requests
         self._states_lock = threading.Lock()
-        heartbeat = Heartbeat(model=model, loop=loop)
-        periodic_tasks = (heartbeat.beat, self._publish, self._admission.start_waiting)
-        self._watcher = Watcher(*periodic_tasks, watchers=settings.instances)
-        self._other_loops.open(on_stop=self._cancel, on_release=self._admission.start_waiting)
+        self._watcher = Watcher(Heartbeat(model).beat, self._publish)
 
     def execute(self, requests: list[Any]) -> None:
         """Accept requests and return immediately. Other threads answer them."""
@@ -211,7 +206,6 @@ class StreamEntry:
     def finalize(self) -> None:
         """Stop all threads and processes that the loop started."""
         self._guides.close()
-        self._other_loops.close()
         self._watcher.stop()
 
     def _accept(self, request: Any, sender: Sender) -> None:
@@ -329,17 +323,12 @@ class StreamEntry:
                 self._states.append((request_id, state))
 
     def _stop(self, request_id: str, sender: Sender) -> None:
-        """Stop a request in all loops, because Triton may send a `stop` to any of them."""
+        """Cancel the requests with this id."""
         if can_be_stopped(request_id):
-            self._cancel(request_id)
-            self._other_loops.stop(request_id)
+            for name, state in self._states:
+                if name == request_id:
+                    state.fail(Cancelled())
         sender.close()
-
-    def _cancel(self, request_id: str) -> None:
-        """Cancel this loop's requests with this id."""
-        for name, state in self._states:
-            if name == request_id:
-                state.fail(Cancelled())
 
     def _publish(self) -> None:
         engines = self._clients.engines.values()
@@ -351,6 +340,15 @@ class StreamEntry:
             pool_tokens=self._pools.num_tokens if self._pools else 0,
             oldest_delivery=self._deliveries.oldest_seconds,
             abandoned={**none_abandoned, **self._clients.calls.abandoned},
+        )
+
+
+def _check_instances(name: str, model_config: dict[str, Any]) -> None:
+    """Raise ValueError for several instances. Each would use all of the engines' KV caches."""
+    count = sum(group["count"] for group in model_config.get("instance_group", []))
+    if count > 1:
+        raise ValueError(
+            f"config.pbtxt of '{name}': instance_group starts {count} loops; set its count to 1"
         )
 
 

@@ -13,7 +13,7 @@ from tandem.bls.admission import Admission, Reservation
 from tandem.bls.errors import Overloaded
 from tandem.bls.metrics import HEARTBEAT, OLDEST_DELIVERY
 
-OTHER_LOOP = '{loop="1",model="bls_stream"}'
+OTHER_ENTRY = '{model="other"}'
 ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))
 
 
@@ -29,9 +29,9 @@ class Triton:
         self.running_by_scrape = []
         self.empty = self.page_seconds = 0.0
         self.looked = {"bls": 0.0, "bls_stream": 0.0}  # seconds since the last check
-        self.other_loop_running = 0
-        self.untaken = self.other_loop_untaken = 0.0
-        self.other_loop_looked = 0.0
+        self.other_running = 0
+        self.untaken = self.other_untaken = 0.0
+        self.other_looked = 0.0
 
     @property
     def metrics(self):
@@ -46,13 +46,13 @@ class Triton:
             for model, ago in self.looked.items()
         ) + (
             "# TYPE tandem_requests_running gauge\n"
-            f"{HEARTBEAT}{OTHER_LOOP} "
-            f"{time.time() - self.other_loop_looked}\n"
-            f'tandem_requests_running{{loop="0",model="bls_stream"}} {self.running}\n'
-            f"tandem_requests_running{OTHER_LOOP} {self.other_loop_running}\n"
-            f'tandem_requests_waiting{{loop="0",model="bls_stream"}} {self.waiting}\n'
-            f'{OLDEST_DELIVERY}{{loop="0",model="bls_stream"}} {self.untaken}\n'
-            f"{OLDEST_DELIVERY}{OTHER_LOOP} {self.other_loop_untaken}\n"
+            f"{HEARTBEAT}{OTHER_ENTRY} "
+            f"{time.time() - self.other_looked}\n"
+            f'tandem_requests_running{{model="bls_stream"}} {self.running}\n'
+            f"tandem_requests_running{OTHER_ENTRY} {self.other_running}\n"
+            f'tandem_requests_waiting{{model="bls_stream"}} {self.waiting}\n'
+            f'{OLDEST_DELIVERY}{{model="bls_stream"}} {self.untaken}\n'
+            f"{OLDEST_DELIVERY}{OTHER_ENTRY} {self.other_untaken}\n"
             f'nv_inference_request_success{{model="target",version="1"}} {self.calls}\n'
             'nv_inference_request_success{model="draft",version="1"} 1e6\n'
         )
@@ -148,10 +148,10 @@ def test_a_server_is_unhealthy_if_any_watcher_stops_checking(blindness, triton, 
     monkeypatch.setattr(time, "time", lambda: now)
     triton.looked = {"bls": 3.0, "bls_stream": 20.0}
     assert blindness() is None
-    triton.other_loop_looked = 90.0
-    said = f"{OTHER_LOOP[1:-1]} last checked its requests 90 s ago"
+    triton.other_looked = 90.0
+    said = f"{OTHER_ENTRY[1:-1]} last checked its requests 90 s ago"
     assert blindness() == said
-    triton.other_loop_looked, triton.looked["bls_stream"] = 0.0, 90.0
+    triton.other_looked, triton.looked["bls_stream"] = 0.0, 90.0
     assert blindness() == 'model="bls_stream" last checked its requests 90 s ago'
 
 
@@ -159,7 +159,7 @@ def test_unreachable_metrics_do_not_make_a_server_unhealthy(program):
     assert program("health").blindness("http://127.0.0.1:9/metrics") is None
 
 
-@pytest.mark.parametrize("loop", ["untaken", "other_loop_untaken"])
+@pytest.mark.parametrize("loop", ["untaken", "other_untaken"])
 def test_a_server_whose_streams_hang_is_unhealthy(program, triton, loop):
     silence = program("health").silence_of_streams
     with serving(triton) as url:
@@ -199,12 +199,12 @@ def drained(program, triton):
 
 
 def test_a_drain_waits_for_running_and_waiting_requests(drained, triton):
-    triton.running = triton.waiting = triton.other_loop_running = 1
+    triton.running = triton.waiting = triton.other_running = 1
     threading.Timer(0.2, lambda: setattr(triton, "running", 0)).start()
     threading.Timer(0.3, lambda: setattr(triton, "waiting", 0)).start()
-    threading.Timer(0.4, lambda: setattr(triton, "other_loop_running", 0)).start()
+    threading.Timer(0.4, lambda: setattr(triton, "other_running", 0)).start()
     drained()
-    assert triton.running == triton.waiting == triton.other_loop_running == 0
+    assert triton.running == triton.waiting == triton.other_running == 0
 
 
 @pytest.mark.parametrize("state", ["page_seconds", "empty", "running"])

@@ -115,10 +115,7 @@ def start_of(server, prompt, length, **values):
 SMALL_CACHE = {"engine": {"max_seq_len": 512, "kv_cache_tokens": RUNNING * 2 * 32}}
 LONG_QUEUE = 120
 ROOM_FOR_EIGHT = {
-    "requests, two loops": {
-        "admission": {"max_requests": RUNNING, "max_queue": LONG_QUEUE},
-        "instances": 2,
-    },
+    "requests": {"admission": {"max_requests": RUNNING, "max_queue": LONG_QUEUE}},
     "KV tokens": {"admission": {"max_queue": LONG_QUEUE}} | SMALL_CACHE,
 }
 

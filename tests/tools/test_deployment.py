@@ -102,11 +102,3 @@ def test_request_limits_come_from_the_profile(folder):
         planned.forwarder_settings(planned.stream_entry),
     ):
         assert (other_settings.max_words, other_settings.max_words_bytes) == (2, 3)
-
-
-def test_loops_share_the_admission_limits(folder):
-    planned = load(folder, profile(instances=2, admission={"max_queue_bytes": 5}))
-    settings = planned.loop_settings()
-    assert (settings.instances, settings.max_requests, settings.max_queue) == (2, 64, 64)
-    assert (settings.max_queue_bytes, settings.max_queue_bytes_each) == (5, 2)
-    assert planned.thread_pool_size == load(folder, profile()).thread_pool_size

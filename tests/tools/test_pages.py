@@ -7,8 +7,8 @@ from tandem.tools.triton.pages import all_exist, oldest_pending_response
 
 PAGE = (
     f"# HELP {OLDEST_DELIVERY} seconds\n"
-    f'{OLDEST_DELIVERY}{{loop="0",model="bls_stream"}} 2\n'
-    f'{OLDEST_DELIVERY}{{loop="1",model="bls_stream"}} 40\n'
+    f'{OLDEST_DELIVERY}{{model="bls_stream"}} 2\n'
+    f'{OLDEST_DELIVERY}{{model="other"}} 40\n'
 )
 
 

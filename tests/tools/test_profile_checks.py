@@ -50,12 +50,6 @@ from profile_files import engines, load, profile, rejection
             },
             "entries.1.name: name 'target' is already used",
         ),
-        ({"instances": 0}, "instances: must be at least 1; got 0"),
-        ({"instances": 33}, "instances: must be at most 32; got 33"),
-        (
-            {"instances": 3, "admission": {"max_requests": 2}},
-            "instances: must be at most 2, which is admission.max_requests; got 3",
-        ),
     ],
 )
 def test_conflicting_sections_are_rejected(folder, sections, line):
@@ -78,17 +72,16 @@ def test_a_timeout_that_is_not_finite_is_rejected(folder, name, number):
 
 
 @pytest.mark.parametrize(
-    ("instances", "max_pool_tokens", "said"),
+    ("max_pool_tokens", "said"),
     [
-        (1, 63, "must be 0, or at least 64 with 1 loop; got 63"),
-        (2, 127, "must be 0, or at least 128 with 2 loops; got 127"),
-        (1, -1, "must be at least 0; got -1"),
-        (1, 2**24 + 1, "must be at most 16777216; got 16777217"),
+        (63, "must be 0, or at least 64; got 63"),
+        (-1, "must be at least 0; got -1"),
+        (2**24 + 1, "must be at most 16777216; got 16777217"),
     ],
 )
-def test_pool_sizes_out_of_range_are_rejected(folder, instances, max_pool_tokens, said):
+def test_pool_sizes_out_of_range_are_rejected(folder, max_pool_tokens, said):
     decoding = {"prompt_lookup": {"max_pool_tokens": max_pool_tokens}}
-    message = rejection(folder, profile(instances=instances, decoding=decoding))
+    message = rejection(folder, profile(decoding=decoding))
     assert "decoding.prompt_lookup.max_pool_tokens: " in message
     assert said in message
 
@@ -103,14 +96,6 @@ def test_documents_for_pools_are_checked(folder):
     assert "note must be a folder of documents" in rejection(folder, profile(decoding=decoding))
     lookup["max_pool_tokens"] = 0
     assert "needs max_pool_tokens above 0" in rejection(folder, profile(decoding=decoding))
-
-
-def test_loops_share_the_size_limit_of_pools(folder):
-    for instances, each in ((1, 128), (2, 64)):
-        decoding = {"prompt_lookup": {"max_pool_tokens": 128}}
-        planned = load(folder, profile(instances=instances, decoding=decoding))
-        assert planned.loop_settings().max_pool_tokens_each == each
-    assert load(folder, profile()).loop_settings().max_pool_tokens == 0
 
 
 @pytest.mark.parametrize("name", ["max_requests", "max_queue"])

@@ -304,15 +304,3 @@ def test_the_committed_repository_is_the_rendered_embedded_profile(tmp_path):
         assert (committed / name / "1" / "model.py").read_text() == (
             fresh / "1" / "model.py"
         ).read_text()
-
-
-def test_only_the_stream_entry_can_have_several_instances(planned, tmp_path):
-    three = planned.profile.model_copy(update={"instances": 3})
-    repository.render(deployment.check(three), tmp_path / "three")
-    counts = {
-        folder.name: config(folder).instance_group[0].count
-        for folder in (tmp_path / "three").iterdir()
-        if folder.is_dir()
-    }
-    assert counts.pop("streaming") == 3
-    assert set(counts.values()) == {1}

@@ -217,9 +217,8 @@ def _choices(deployment: Deployment) -> dict[str, str]:
         if deployment.drafter_kinds[loop.drafter].only_looks_up:
             usual = str(loop.prompt_lookup_num_tokens)
         rows["length"] = f"{usual} draft tokens per round, at most {loop.target.max_draft_len}"
-    loops = f", in {loop.instances} loops" if loop.instances > 1 else ""
     rows["limits"] = (
-        f"up to {loop.max_requests} sequences run and {loop.max_queue} wait{loops}; "
+        f"up to {loop.max_requests} sequences run and {loop.max_queue} wait; "
         f"KV cache of {loop.target.kv_cache_tokens} tokens"
     )
     return rows

@@ -21,7 +21,6 @@ def check_profile(profile: Profile) -> None:
         with locate_errors("engines"):
             draft.check_target(target, use_draft_logits=profile.decoding.use_draft_logits)
     _check_limits(profile)
-    _check_instances(profile)
     _check_documents(profile)
 
 
@@ -128,6 +127,11 @@ def _check_limits(profile: Profile) -> None:
             f"must be at most {limits.max_ngram_size}, which is limits.max_ngram_size; "
             f"got {lookup.max_matching_ngram_size}",
         )
+    if 0 < lookup.max_pool_tokens < MIN_ANSWER_TOKENS:
+        raise ProfileError(
+            ("decoding", "prompt_lookup", "max_pool_tokens"),
+            f"must be 0, or at least {MIN_ANSWER_TOKENS}; got {lookup.max_pool_tokens}",
+        )
 
 
 def _check_documents(profile: Profile) -> None:
@@ -145,20 +149,3 @@ def _check_documents(profile: Profile) -> None:
         raise ProfileError(key_path, str(error)) from error
     except OSError as error:
         raise ProfileError(key_path, f"{lookup.pools} isn't a readable folder") from error
-
-
-def _check_instances(profile: Profile) -> None:
-    """Reject more loop processes than concurrent requests or lookup pools can share."""
-    loops, limit = profile.instances, profile.admission.max_requests
-    if loops > limit:
-        raise ProfileError(
-            ("instances",),
-            f"must be at most {limit}, which is admission.max_requests; got {loops}",
-        )
-    pool_tokens = profile.decoding.prompt_lookup.max_pool_tokens
-    if pool_tokens and pool_tokens // loops < MIN_ANSWER_TOKENS:
-        raise ProfileError(
-            ("decoding", "prompt_lookup", "max_pool_tokens"),
-            f"must be 0, or at least {loops * MIN_ANSWER_TOKENS} with {loops} "
-            f"loop{'s' * (loops > 1)}; got {pool_tokens}",
-        )

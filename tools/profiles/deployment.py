@@ -62,8 +62,7 @@ class Deployment:
 
         In the worst case, the loop has one call per running sequence, one per sequence that drafts
         ahead, and one per call that a dead engine never answers. A forwarder has one call per
-        running or waiting sequence. Any one of several loops can get all sequences, because Triton
-        distributes the requests.
+        running or waiting sequence.
 
         Don't set a larger number. Triton starts this many threads for every model, and idle threads
         slow down each wake-up in the server (docs/results.md).
@@ -137,7 +136,6 @@ class Deployment:
             lookup_uses_oldest=lookup.is_use_oldest,
             hybrid_min_ngram_size=lookup.hybrid_min_ngram_size,
             max_pool_tokens=lookup.max_pool_tokens,
-            instances=profile.instances,
             **profile.admission.model_dump(),
             **self._request_limits,
             max_ngram_size=limits.max_ngram_size,

@@ -43,7 +43,6 @@ from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget
 
 TARGET: KeyPath = ("engines", "target")
 DRAFT: KeyPath = ("engines", "draft")
-MAX_INSTANCES = 32  # half the rows of `SharedCapacity`
 # For each sequence that runs or waits, Triton starts a thread per model. Linux limits a process to
 # about 32,000 threads.
 MAX_SEQUENCES = 2048
@@ -236,8 +235,6 @@ class Profile(ConfigSection):
     entries: Annotated[tuple[EntrySection, ...], BeforeValidator(as_tuple)] = DEFAULT_ENTRIES
     max_batch_size: PositiveInt = 32
     """Prompts in one request."""
-    instances: Annotated[int, Field(ge=1, le=MAX_INSTANCES)] = 1
-    """Loop processes, up to 32 and up to `admission.max_requests`."""
     admission: AdmissionSection = AdmissionSection()
     limits: LimitsSection = LimitsSection()
     timeouts: TimeoutsSection = TimeoutsSection()

@@ -67,7 +67,6 @@ class Model:
     outputs: Sequence[Tensor]
     max_batch_size: int
     decoupled: bool = False
-    instances: int = 1
     backend: str = "python"
     files: Mapping[str, list[Path]] = field(default_factory=dict)
 
@@ -81,7 +80,7 @@ class Model:
                 {"name": tensor, "data_type": f"TYPE_{tensor.dtype}", "dims": tensor.dims}
                 for tensor in self.outputs
             ],
-            instance_group=[{"count": self.instances, "kind": "KIND_CPU"}],
+            instance_group=[{"count": 1, "kind": "KIND_CPU"}],
         )
         if self.decoupled:
             config.model_transaction_policy.decoupled = True
@@ -199,7 +198,6 @@ def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> I
             outputs=entry.OUTPUTS,
             max_batch_size=deployment.profile.max_batch_size,
             decoupled=streams,
-            instances=deployment.profile.instances if streams else 1,
             files=files if streams else {},
         )
 

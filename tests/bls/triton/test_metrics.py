@@ -18,7 +18,7 @@ GAUGES = {
 
 @pytest.fixture
 def metrics():
-    return Metrics("bls_stream", "0", ["draft_model"])
+    return Metrics("bls_stream", ["draft_model"])
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def shown(pb):
     """shown(name, **labels) returns the value of one of the model's metrics."""
 
     def value(name, **labels):
-        key = name, frozenset({"model": "bls_stream", "loop": "0", **labels}.items())
+        key = name, frozenset({"model": "bls_stream", **labels}.items())
         metric = pb.MetricFamily.metrics[key]
         return metric.observed if metric.kind == "histogram" else metric.value
 
@@ -57,10 +57,10 @@ def test_counters_and_gauges_are_published(metrics, shown):
 
 
 def test_counters_of_pool_drafts_start_at_zero_if_pools_are_enabled(shown):
-    Metrics("bls_stream", "0", ["prompt_lookup"]).publish(**GAUGES)
+    Metrics("bls_stream", ["prompt_lookup"]).publish(**GAUGES)
     with pytest.raises(KeyError):
         shown("spec_decode_num_drafts_total", drafter="lookup_pool")
-    pooling = Metrics("bls_stream", "0", ["prompt_lookup"], has_pools=True)
+    pooling = Metrics("bls_stream", ["prompt_lookup"], has_pools=True)
     pooling.publish(**GAUGES | {"pool_tokens": 77})
     for name in ("drafts", "draft_tokens", "accepted_tokens"):
         assert shown(f"spec_decode_num_{name}_total", drafter="lookup_pool") == 0
@@ -105,7 +105,7 @@ def test_failed_updates_are_published_later_exactly_once(metrics, shown, pb):
 
 def test_a_failing_metric_does_not_block_the_others(metrics, shown, pb):
     metrics.publish(**GAUGES)
-    labels = {"model": "bls_stream", "loop": "0", "drafter": "draft_model"}
+    labels = {"model": "bls_stream", "drafter": "draft_model"}
     metric = pb.MetricFamily.metrics["tandem_rounds_total", frozenset(labels.items())]
     metric.increment = None  # so calling it raises an error
     metrics.count("draft_model", *ended(ROUND))
@@ -119,7 +119,7 @@ def test_the_heartbeat_is_published_once_per_second(pb, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("tandem.bls.triton.metrics.time.monotonic", lambda: clock[-1])
     monkeypatch.setattr("tandem.bls.triton.metrics.time.time", lambda: 5000 + clock[-1])
-    heart = Heartbeat(model="bls")
+    heart = Heartbeat("bls")
     [metric] = pb.MetricFamily.metrics.values()
     seen = []
     for at in (100.0, 100.5, 100.99, 101.0, 103.0):

@@ -1,1 +1,0 @@
-"""Lets several processes serve one entry, each with its own loop."""
