@@ -31,13 +31,12 @@ from numpy.typing import NDArray
 
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.plain_call_size import UNBOUNDED
-from tandem.bls.ports import NO_DRAFT, NO_TOKENS, Draft, EngineCall, EngineResult
+from tandem.bls.ports import NO_DRAFT, NO_TOKENS, Draft, EngineCall, EngineResult, TopLogProbs
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import repair_seed
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.bls.statistics import GuideStatistics
-from tandem.bls.token_details import TopLogProbs
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.matcher import GuideMatcher, TokenMasks, Walk
 

@@ -35,19 +35,17 @@ from tandem.bls.ports import (
     KvBlocks,
     LoopPorts,
     PromptLogProbs,
-)
-from tandem.bls.request import Request
-from tandem.bls.seeds import output_depends_on_lengths, verification_seed
-from tandem.bls.sequence import Sequence
-from tandem.bls.statistics import Round, Statistics
-from tandem.bls.text import IncrementalDetokenizer
-from tandem.bls.token_details import (
     TokenDetails,
     join_details,
     plain_details,
     round_details,
     unverified_details,
 )
+from tandem.bls.request import Request
+from tandem.bls.seeds import output_depends_on_lengths, verification_seed
+from tandem.bls.sequence import Sequence
+from tandem.bls.statistics import Round, Statistics
+from tandem.bls.text import IncrementalDetokenizer
 from tandem.guides.matcher import GuideMatcher
 
 

@@ -19,9 +19,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tandem.bls.ports import DecodedText
+from tandem.bls.ports import NO_COUNTS, Counts, DecodedText
 from tandem.bls.request import Request, TokenIds
-from tandem.bls.token_details import NO_COUNTS, Counts
 from tandem.postprocessing.detokenizer import (
     Detokenizer,
     decode_chunk,

@@ -26,10 +26,10 @@ from tandem.bls.ports import (
     EngineResult,
     KvBlocks,
     PromptLogProbs,
+    TopLogProbs,
 )
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.settings import EngineSettings
-from tandem.bls.token_details import TopLogProbs
 from tandem.contract import engine as tensors
 
 if TYPE_CHECKING:

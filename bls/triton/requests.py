@@ -35,11 +35,11 @@ from tandem.bls.ports import (
     EngineCall,
     EngineResult,
     EngineRole,
+    join_details,
 )
 from tandem.bls.request import Options, TokenIds
 from tandem.bls.statistics import Timeline
 from tandem.bls.text import Decode
-from tandem.bls.token_details import join_details
 from tandem.bls.triton.background import log_exception, run_in_background
 from tandem.bls.triton.calls import CallSlot
 from tandem.bls.triton.client import Sender

@@ -12,10 +12,9 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from tandem.bls.loop import Decoding
-from tandem.bls.ports import FinishReason, PromptLogProbs
+from tandem.bls.ports import FinishReason, PromptLogProbs, TokenDetails, TopLogProbs
 from tandem.bls.request import Options, TokenIds
 from tandem.bls.statistics import Timeline, Totals
-from tandem.bls.token_details import TokenDetails, TopLogProbs
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 

@@ -29,9 +29,8 @@ from scripted import (
 from strategies import languages, requests_of
 
 from tandem.bls.errors import EngineCallError
-from tandem.bls.ports import EngineResult
+from tandem.bls.ports import EngineResult, join_details
 from tandem.bls.request import Sampling
-from tandem.bls.token_details import join_details
 from tandem.contract.entry import KINDS
 
 requests = requests_of(

@@ -11,7 +11,7 @@ from scripted import (
     request_of,
 )
 
-from tandem.bls.token_details import TopLogProbs
+from tandem.bls.ports import TopLogProbs
 
 
 def test_returned_logits_do_not_share_memory_with_the_engines_tensors():

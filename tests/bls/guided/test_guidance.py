@@ -27,9 +27,8 @@ from tandem.bls.ahead import AheadPlanner, make_draft_ahead
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.guidance import GRAMMAR, guide_method, join_results, masked_bias
 from tandem.bls.lossless import make_lossless
-from tandem.bls.ports import EngineResult
+from tandem.bls.ports import EngineResult, TopLogProbs, join_details
 from tandem.bls.request import GREEDY, Request, Sampling
-from tandem.bls.token_details import TopLogProbs, join_details
 from tandem.contract.entry import KINDS
 from tandem.contract.guide import Guide
 from tandem.guides.errors import GuideError
