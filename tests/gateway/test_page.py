@@ -453,6 +453,12 @@ def test_a_very_long_prompt_is_sent_whole(page, triton, monkeypatch):
     expect(page.locator(".said")).to_have_text(re.compile("end$"))
 
 
+def test_a_chat_that_is_too_long_says_what_to_do(page):
+    send(page, "word " * 2000, done=False)
+    expect(page.locator("#note")).to_contain_text("Start a new one, or edit an earlier prompt.")
+    expect(page.locator("#send")).to_be_visible()
+
+
 def test_the_page_finds_a_server_that_comes_back(browser, app, triton):
     triton.script = lambda _: [FIRST, FOREVER]
     context = browser.new_context()

@@ -1,9 +1,10 @@
 // Requests to the gateway that serves this page.
 
 export class ApiError extends Error {
-  constructor(message, status) {
+  constructor(message, status, code) {
     super(message);
     this.status = status;
+    this.code = code;
   }
 }
 
@@ -15,11 +16,11 @@ function headers(key) {
 
 async function throwError(response) {
   const text = await response.text();
-  let message = text || `status ${response.status}`;
+  let error = { message: text || `status ${response.status}` };
   try {
-    message = JSON.parse(text).error.message;
+    error = JSON.parse(text).error;
   } catch { /* a proxy's error, not the gateway's */ }
-  throw new ApiError(message, response.status);
+  throw new ApiError(error.message, response.status, error.code);
 }
 
 export async function get(path, key) {

@@ -193,8 +193,10 @@ function followTurn(turn) {
     if (made) showVerdict(made, known);
   } else if (!known) {
     chat.turns.push(turn);
-    if (chat.leaf === turn.parent && !running) chat.leaf = turn.id;
-    showTurns();
+    if (chat.leaf === turn.parent && !running) {
+      chat.leaf = turn.id;
+      showTurn(turn);
+    } else showTurns();
   }
 }
 
@@ -209,10 +211,21 @@ function panelFor(answer, title, turn, alone) {
 
 function showTurns() {
   shown = new Map();
-  const path = storage.path(chat);
-  turns.replaceChildren(...path.map((turn) => turnElement(turn)));
-  at("examples").hidden = path.length > 0;
-  at("form").classList.toggle("started", path.length > 0);
+  turns.replaceChildren(...storage.path(chat).map((turn) => turnElement(turn)));
+  showRest();
+}
+
+// Show a new turn. Without an alternative, the turns before it stay as they are.
+function showTurn(turn) {
+  if ((turns.lastElementChild?.dataset.turn ?? null) !== turn.parent) showTurns();
+  else {
+    turns.append(turnElement(turn));
+    showRest();
+  }
+}
+
+function showRest() {
+  at("examples").hidden = turns.hasChildNodes();
   showLegend();
   countContext();
 }
@@ -373,6 +386,7 @@ async function answer(into, body) {
     if (leaving) into.finish = "interrupted";
     else if (error.name === "AbortError") into.finish = "stopped";
     else into.error = error instanceof ApiError ? error.message : `Can't reach the gateway: ${error.message}`;
+    if (error.code === "context_length_exceeded") into.error = `The chat is too long for the model. Start a new one, or edit an earlier prompt. (${error.message})`;
     throw error;
   } finally {
     shown.get(into)?.draw();
@@ -404,7 +418,7 @@ async function ask({ parent, prompt, completes, plain }, compares) {
   if (chat === own) {
     history.replaceState(null, "", `#${own.id}`);
     showList();
-    showTurns();
+    showTurn(turn);
     at("answers").scrollTop = at("answers").scrollHeight;
   }
   const save = () => own.deleted || keep(own, turn);
