@@ -5,6 +5,7 @@ Each error names the input and the valid values.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -299,6 +300,7 @@ class PromptParser:
             guide=read_guide(self._inputs),
             lora_name=self._lora_name(),
             lora_task=self._lora_task(),
+            cache_salt=self._cache_salt(),
             stream=flag(tensors.STREAM),
             exclude_input_in_output=flag(
                 tensors.EXCLUDE_INPUT_IN_OUTPUT, self._settings.exclude_input_in_output
@@ -467,6 +469,17 @@ class PromptParser:
                 config,
             )
         return LoraTask(task_id, arrays)
+
+    def _cache_salt(self) -> int:
+        """Return a number for the client's salt; 0 without one."""
+        salts = self._inputs.strings(tensors.CACHE_SALT)
+        if not salts:
+            return 0
+        if not salts[0]:
+            raise BadRequest(f"input '{tensors.CACHE_SALT}' must not be empty")
+        if not self._settings.target.capabilities.cache_salt:
+            raise self._unsupported_by("target", tensors.CACHE_SALT)
+        return int.from_bytes(hashlib.blake2b(salts[0].encode(), digest_size=8).digest(), "big")
 
     def _reject_beams(self) -> None:
         for tensor, instead in (

@@ -85,6 +85,7 @@ class Request(Options):
     guide: Guide | None = None  # constrains the answer's text
     lora_name: str | None = None  # LoRA adapter of the target, and of the draft if it has it
     lora_task: LoraTask | None = None  # the client's own LoRA adapter of the target
+    cache_salt: int = 0  # the engines reuse keys and values only between equal numbers
 
     @cached_property
     def sequence_key(self) -> str:

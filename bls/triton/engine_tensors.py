@@ -135,7 +135,9 @@ class RequestBuilder:
         number = adapters.index(request.lora_name) + 1 if request.lora_name in adapters else None
         if request.lora_task is not None and not engine.is_draft:
             number = request.lora_task.id
-        self._lora = [] if number is None else [scalar(tensors.LORA_TASK_ID, number)]
+        self._constant = [] if number is None else [scalar(tensors.LORA_TASK_ID, number)]
+        if request.cache_salt and engine.settings.capabilities.cache_salt:
+            self._constant.append(scalar(tensors.CACHE_SALT, request.cache_salt))
         self._lora_folder = engine.folder / f"lora-{number}"
         self._logits_threshold = (
             [scalar(tensors.DRAFT_ACCEPTANCE_THRESHOLD, request.draft_acceptance_threshold)]
@@ -155,7 +157,7 @@ class RequestBuilder:
             # Without this input, TensorRT-LLM returns neither times nor KV blocks.
             self._scalar(tensors.RETURN_PERF_METRICS, True),
             *self._sampling,
-            *self._lora,
+            *self._constant,
             *self._bias(call),
             *(self._bad_words_and_ends if call.ban_end_ids else self._bad_words),
         ]

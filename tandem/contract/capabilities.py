@@ -27,6 +27,7 @@ class Capabilities:
         outcomes of a verification.
     masks_tokens: supports `token_masks`, the allowed tokens at each position. An engine that drafts
         by itself accepts a single mask, for a call of one token.
+    cache_salt: supports `cache_salt`.
     returns_logits: as a draft engine, returns the logits that it sampled its tokens from.
     """
 
@@ -42,4 +43,5 @@ class Capabilities:
     min_p: bool
     branches: bool
     masks_tokens: bool
+    cache_salt: bool
     returns_logits: bool

@@ -79,6 +79,8 @@ MIN_P = INPUTS.scalar("min_p", "FP32")
 MAX_TOP_LOG_PROBS = 20  # the limit of OpenAI's API
 NUM_TOP_LOG_PROBS = INPUTS.scalar("num_top_log_probs", "INT32")
 RETURN_PROMPT_LOG_PROBS = INPUTS.scalar("return_prompt_log_probs", "BOOL")
+# Keys and values are only reused between calls with the same number. Default: 0.
+CACHE_SALT = INPUTS.scalar("cache_salt", "UINT64")
 DRAFT_STOP_PROBABILITY = INPUTS.scalar("draft_stop_probability", "FP32")
 # Location of the draft's logits in memory that Tandem's own engines share; see
 # `engines.shared_logits`.

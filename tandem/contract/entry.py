@@ -128,6 +128,8 @@ PRIORITY = INPUTS.declare("priority", "INT32", (1,), optional=True)
 """Place in the queue, -100 to 100; lower starts earlier (default: 0). A level counts as 10 s."""
 LORA_NAME = INPUTS.declare("lora_name", "STRING", (1,), optional=True)
 """LoRA adapter, by its name in the profile (default: none)."""
+CACHE_SALT = INPUTS.declare("cache_salt", "STRING", (1,), optional=True)
+"""Reuse the KV cache only of requests with the same salt (default: of requests without one)."""
 STOP = INPUTS.declare("stop", "BOOL", (1,), optional=True)
 """Sent alone to `bls_stream`: cancels the request with the same id."""
 

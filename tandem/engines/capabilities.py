@@ -19,6 +19,7 @@ TORCH = Capabilities(
     min_p=True,
     branches=True,
     masks_tokens=True,
+    cache_salt=True,
     returns_logits=True,
 )
 # It shares all code but the model itself with `torch`.
@@ -51,5 +52,6 @@ VLLM = replace(
     samples_exactly=True,
     shares_logits=True,
     masks_tokens=True,
+    cache_salt=True,
 )
 VLLM_SPECULATIVE = replace(VLLM, verifies_drafts=False, drafts_itself=True, shares_logits=False)

@@ -201,6 +201,7 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.STREAMING: ("streaming", _flag),
     tensors.EXCLUDE_INPUT_IN_OUTPUT: ("exclude_input", _flag),
     tensors.LORA_TASK_ID: ("lora_task_id", _count),
+    tensors.CACHE_SALT: ("cache_salt", _scalar),
     tensors.BRANCH_COUNTS: ("branch_counts", _row(1)),
     tensors.BRANCH_OUTPUT_LEN: ("branch_output_len", _row(1)),
 }

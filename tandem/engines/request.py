@@ -59,6 +59,7 @@ class EngineRequest(NamedTuple):
         new token.
     branch_counts, branch_output_len: see `branches`.
     lora_task_id: the engine's LoRA adapter to apply, counted from 1; 0: none.
+    cache_salt: keys and values are only reused between calls with the same number.
     """
 
     request_id: str
@@ -83,6 +84,7 @@ class EngineRequest(NamedTuple):
     streaming: bool = False
     exclude_input: bool = True
     lora_task_id: int = 0
+    cache_salt: int = 0
     arrival_time_ns: int = 0
     branch_counts: Ids | None = None
     branch_output_len: Ids = NO_IDS

@@ -91,7 +91,7 @@ def create_app(
         metrics=serving.metrics,
         endpoints=frozenset(route.path for route in routes),
         max_body_bytes=settings.max_body_bytes,
-        key=settings.api_key,
+        keys=settings.api_keys,
         allowed_origins=settings.allowed_origins,
         allowed_hosts=settings.allowed_hosts,
         is_stopping=lambda: serving.triton.stopped,

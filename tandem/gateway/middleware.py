@@ -9,6 +9,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Collection
+from hashlib import blake2b
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 # A body counts until its request ends. Stalled clients can't keep out small bodies.
 MAX_BODIES = 16  # maximum size of all large bodies, in bodies of the maximum size
 SMALL_BODY = 65_536  # bytes
+CLIENT = "tandem.client"  # name of the client's API key in a request's scope, if there are several
 GUARDED = ("/v1/", "/tokenize", "/detokenize", "/tokenizer_info")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LOCAL_NAMES = (".localhost", ".local", ".internal")  # no site on the internet has such a name
@@ -40,8 +42,8 @@ LOCAL_NAMES = (".localhost", ".local", ".internal")  # no site on the internet h
 class Requests:
     """Checks and counts requests, adds their `x-request-id`, and reports failures.
 
-    endpoints: the paths that are counted by name. Status 499: the client disconnected. key: the API
-    key for `GUARDED` paths; None: no authentication. allowed_origins, allowed_hosts: see
+    endpoints: the paths that are counted by name. Status 499: the client disconnected. keys: the
+    API keys for `GUARDED` paths; (): no authentication. allowed_origins, allowed_hosts: see
     `GatewaySettings`. is_stopping: returns whether the gateway is shutting down.
     """
 
@@ -52,7 +54,7 @@ class Requests:
         metrics: GatewayMetrics,
         endpoints: frozenset[str],
         max_body_bytes: int,
-        key: str | None,
+        keys: Collection[str],
         allowed_origins: Collection[str],
         allowed_hosts: Collection[str] | None,
         is_stopping: Callable[[], bool],
@@ -61,7 +63,7 @@ class Requests:
         self._metrics = metrics
         self._endpoints = endpoints
         self._max_body_bytes = max_body_bytes
-        self._key = key
+        self._keys = {os.fsencode(key): blake2b(os.fsencode(key)).hexdigest() for key in keys}
         self._allowed_origins = allowed_origins
         self._allowed_hosts = allowed_hosts
         self._is_stopping = is_stopping
@@ -95,7 +97,8 @@ class Requests:
         try:
             self._check_host(headers)
             self._check_origin(scope["method"], headers)
-            self._check_headers(path, headers)
+            self._check_key(scope, headers)
+            self._check_announced_size(headers)
             await self._app(scope, receive_wrapper, send_wrapper)
         except ClientGone:
             pass
@@ -149,18 +152,23 @@ class Requests:
                 code="origin_not_allowed",
             )
 
-    def _check_headers(self, path: str, headers: Headers) -> None:
+    def _check_key(self, scope: Scope, headers: Headers) -> None:
+        if not self._keys or not scope["path"].startswith(GUARDED):
+            return
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         given = [headers.get("x-api-key"), bearer if kind.lower() == "bearer" else None]
-        if path.startswith(GUARDED) and self._key is not None:
-            keys = [key.encode("latin-1") for key in given if key]
-            if not any(hmac.compare_digest(key, os.fsencode(self._key)) for key in keys):
-                raise ApiError(
-                    HTTPStatus.UNAUTHORIZED,
-                    "the API key is missing or wrong; send Authorization: Bearer KEY or "
-                    "x-api-key: KEY",
-                    code="invalid_api_key",
-                )
+        sent = [key.encode("latin-1") for key in given if key]
+        for key, name in self._keys.items():
+            if any(hmac.compare_digest(one, key) for one in sent):
+                scope[CLIENT] = name if len(self._keys) > 1 else None
+                return
+        raise ApiError(
+            HTTPStatus.UNAUTHORIZED,
+            "the API key is missing or wrong; send Authorization: Bearer KEY or x-api-key: KEY",
+            code="invalid_api_key",
+        )
+
+    def _check_announced_size(self, headers: Headers) -> None:
         announced = headers.get("content-length", "")
         if announced.isdecimal():  # before the body arrives
             self._check_size(int(announced))

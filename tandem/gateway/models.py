@@ -27,6 +27,13 @@ VERSION = metadata.version("tandem-triton")
 
 
 @dataclass(frozen=True)
+class TargetCapabilities:
+    """Capabilities of the target engine that matter to the gateway."""
+
+    cache_salt: bool = False
+
+
+@dataclass(frozen=True)
 class TargetFacts:
     """Settings of the target engine. Lengths are in tokens."""
 
@@ -34,6 +41,7 @@ class TargetFacts:
     max_seq_len: int
     max_draft_len: int
     lora_adapters: tuple[str, ...] = ()
+    capabilities: TargetCapabilities = TargetCapabilities()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides.answer import answer_guide
 from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.metrics import CONTENT_TYPE, GatewayMetrics
+from tandem.gateway.middleware import CLIENT
 from tandem.gateway.models import ServedModels
 from tandem.gateway.protocol.adapted import AdaptedRequest
 from tandem.gateway.protocol.anthropic_requests import AnthropicRequest, CountRequest
@@ -263,8 +264,13 @@ class Serving:
         """Return `body.n` answers to each prompt."""
         model = models.find(body.model)
         models.check_draft_length(body.num_draft_tokens)
-        answers = [ParsedAnswer(body, p, self._tokenizer) for p in prompts for _ in range(body.n)]
-        shared = inputs_for(body, model, guide)
+        client, salts = http.scope.get(CLIENT), models.loop.target.capabilities.cache_salt
+        answers = [
+            ParsedAnswer(body, p, self._tokenizer, counts_cached=salts or client is None)
+            for p in prompts
+            for _ in range(body.n)
+        ]
+        shared = inputs_for(body, model, guide, client=client, salts=salts)
         requests = []
         for number, answer in enumerate(answers):
             ids = answer.prompt.ids

@@ -15,7 +15,8 @@ class GatewaySettings:
     url: address and port of Triton's gRPC endpoint.
     tokenizer: folder with a tokenizer.json.
     chat_template: file with a template that replaces the tokenizer's.
-    api_key: bearer token that clients must send; None: no authentication.
+    api_keys: bearer tokens, one of which clients must send; (): no authentication. Clients with
+        different keys share no KV cache and no lookup pools.
     max_body_bytes: maximum size of a request's body.
     allowed_origins: origins of other web pages that may call the gateway (CORS); "*": any.
     allowed_hosts: names that requests may have in `Host`, besides local ones; "*" or None: any.
@@ -27,7 +28,7 @@ class GatewaySettings:
     url: str
     tokenizer: Path
     chat_template: Path | None = None
-    api_key: str | None = None
+    api_keys: tuple[str, ...] = ()
     max_body_bytes: int = 8 * MEGABYTE
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] | None = None

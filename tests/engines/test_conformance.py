@@ -183,6 +183,17 @@ def test_only_whole_kv_blocks_are_reported_as_reused(engine, shared, blocks):
     assert (usage.reused_blocks, usage.new_blocks) == (blocks, 3 - blocks)
 
 
+@needs("cache_salt")
+def test_a_call_with_another_salt_reuses_nothing(able):
+    ids = prompt(26, 70)
+
+    def reused(salt):
+        return able.call(ids, cache_salt=salt).last.usage.reused_blocks
+
+    assert [reused(0), reused(7), reused(2**64 - 1)] == [0, 0, 0]
+    assert reused(0) == reused(7) == reused(2**64 - 1) > 0
+
+
 def test_call_timestamps_are_in_order(engine):
     usage = engine.call(prompt(7, 9), 5).last.usage
     assert 0 < usage.first_scheduled_time_ns <= usage.first_token_time_ns

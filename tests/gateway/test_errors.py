@@ -5,17 +5,21 @@ import gzip
 import json
 import logging
 import os
+from dataclasses import replace
 
 import pytest
-from scripted_triton import FOREVER, HELLO
+from scripted_triton import FACTS, FOREVER, HELLO, MODELS, statistics
 
 from tandem.gateway.errors import ApiError
+from tandem.gateway.models import TargetCapabilities
+from tandem.gateway.triton.backend import ResponseChunk
 
-from .conftest import error_of, events
+from .conftest import COMPLETIONS, error_of, events
 
 pytestmark = pytest.mark.anyio
 PROMPT = {"prompt": "hi"}
 KEY = "s3cret"
+NAMES = ("cache_salt", "lookup_pool")
 TOOL = {"type": "function", "function": {"name": "add"}}
 
 
@@ -177,14 +181,14 @@ async def test_a_large_body_is_rejected(client, body):
 @pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
 async def test_requests_without_the_key_are_rejected(post, sent, path):
     headers = {} if sent is None else {"authorization": sent.encode()}
-    response = await post(path, PROMPT, headers, api_key=KEY)
+    response = await post(path, PROMPT, headers, api_keys=(KEY,))
     assert response.status_code == 401
     assert response.json()["error"]["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize("key", [KEY, "clé", "cl\udce9"])
 async def test_requests_with_the_key_are_accepted(client, key):
-    async with client(api_key=key) as opened:
+    async with client(api_keys=("other", key)) as opened:
         headers = {"authorization": os.fsencode(f"Bearer {key}")}
         response = await opened.post("/v1/completions", json=PROMPT, headers=headers)
         assert response.status_code == 200
@@ -208,6 +212,62 @@ async def test_only_listed_origins_are_allowed(client):
         async with client(allowed_origins=origins) as opened:
             response = await opened.options("/v1/completions", headers=asked)
             assert ("access-control-allow-origin" in response.headers) == allowed
+
+
+@pytest.fixture
+def ask_with_keys(client, triton):
+    """A function that sends a request per key, and returns the names it sent, and the usages."""
+
+    async def ask(*, salts, keys, sent, **asked):
+        target = replace(FACTS.target, capabilities=TargetCapabilities(cache_salt=salts))
+        triton.models_served = replace(MODELS, loop=replace(FACTS, target=target))
+        names, usages = [], []
+
+        def script(inputs):
+            names.append({inputs[name] for name in NAMES if name in inputs})
+            return [ResponseChunk("x", [5], 1, 0, 0, "stop", statistics(0, cached=3))]
+
+        triton.script = script
+        async with client(api_keys=keys) as opened:
+            for key in sent:
+                headers = {"authorization": f"Bearer {key}"}
+                response = await opened.post(COMPLETIONS, json=PROMPT | asked, headers=headers)
+                usages.append(response.json()["usage"])
+        return names, usages
+
+    return ask
+
+
+@pytest.mark.parametrize("asked", [{}, {"cache_salt": "s"}, {"lookup_pool": "p"}])
+async def test_clients_with_different_keys_share_no_kv_cache_and_no_pool(ask_with_keys, asked):
+    names, _ = await ask_with_keys(salts=True, keys=("a", "b"), sent="aab", **asked)
+    assert names[0] == names[1]
+    assert not names[0] & names[2]
+    assert not {"s", "p"} & names[0]
+
+
+async def test_clients_share_a_kv_cache_unless_there_are_several_keys(ask_with_keys):
+    for keys in ((), ("a",)):
+        assert (await ask_with_keys(salts=True, keys=keys, sent="a"))[0] == [set()]
+        names, _ = await ask_with_keys(salts=True, keys=keys, sent="a", cache_salt="s")
+        assert names == [{"s"}]
+
+
+@pytest.mark.parametrize(
+    ("salts", "keys", "shown"),
+    [
+        (True, ("a", "b"), True),
+        (False, ("a",), True),
+        (False, (), True),
+        (False, ("a", "b"), False),
+    ],
+)
+async def test_reuse_is_hidden_if_the_target_cannot_separate_clients(
+    ask_with_keys, salts, keys, shown
+):
+    names, usages = await ask_with_keys(salts=salts, keys=keys, sent="a")
+    assert ("prompt_tokens_details" in usages[0]) == shown
+    assert salts or names == [set()]
 
 
 PAGE_OF_ANOTHER_SITE = [

@@ -335,7 +335,7 @@ async def test_errors_have_anthropics_format(post, given, status, kind, message)
     ],
 )
 async def test_the_api_key_can_be_sent_in_anthropics_header(post, headers, status):
-    response = await post(PATH, HI, headers, api_key="secret")
+    response = await post(PATH, HI, headers, api_keys=("secret",))
     assert response.status_code == status
     if status == 401:
         assert response.json()["error"]["type"] == "authentication_error"

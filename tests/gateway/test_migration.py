@@ -57,7 +57,7 @@ async def test_responses_contain_a_fingerprint_of_the_deployment(ask, path):
 
 
 async def test_health_paths_of_other_servers_are_supported(client, triton):
-    async with client(api_key="secret") as opened:
+    async with client(api_keys=("secret",)) as opened:
         version = await opened.get("/version")
         assert version.json() == {"version": metadata.version("tandem-triton")}
         for ready, status in ((True, 200), (False, 503)):

@@ -64,6 +64,17 @@ def test_the_response_contains_usage_and_speculation_statistics(client):
     assert last.metrics["speculative_decoding"] == figures
 
 
+def test_only_requests_with_the_same_salt_share_a_kv_cache(client):
+    prompt = "# salted\n" * 30
+
+    def cached(salt):
+        answer = complete(client, prompt, extra_body={"cache_salt": salt})
+        return answer.usage.prompt_tokens_details.cached_tokens
+
+    assert [cached("one"), cached("two")] == [0, 0]
+    assert cached("one") == cached("two") > 0
+
+
 def test_the_response_reports_the_round_and_kind_of_each_token(client):
     more = {"return_token_details": True}
     answer = complete(client, "def main():", extra_body=more, stream=True)

@@ -30,7 +30,8 @@ from tandem.tools.cli import main
             2,
             "argument --max-body-mb: must be a whole number of at least 1; got '0'",
         ),
-        (["--tokenizer", TOKENIZER, "--api-key", ""], 2, "argument --api-key: must not be empty"),
+        (["--tokenizer", TOKENIZER, "--api-key-file", "absent"], 1, "can't read absent: No such"),
+        (["--tokenizer", TOKENIZER, "--api-key-file", "/dev/null"], 1, "has no API keys"),
     ],
 )
 def test_gateway_errors_are_one_line(capsys, options, status, message):

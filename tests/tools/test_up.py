@@ -116,16 +116,18 @@ def started_gateway(own, monkeypatch):
     return run
 
 
-def test_up_passes_options_to_the_gateway(started_gateway, monkeypatch):
+def test_up_passes_options_to_the_gateway(started_gateway, monkeypatch, tmp_path):
     def settings(*words):
         made = started_gateway(*words)
-        return made.api_key, made.open_objects
+        return made.api_keys, made.open_objects
 
     monkeypatch.delenv("TANDEM_API_KEY", raising=False)
-    assert settings() == (None, False)
+    assert settings() == ((), False)
     monkeypatch.setenv("TANDEM_API_KEY", "variable")
-    assert settings("--open-objects") == ("variable", True)
-    assert settings("--api-key", "option") == ("option", False)
+    assert settings("--open-objects") == (("variable",), True)
+    keys = tmp_path / "keys"
+    keys.write_text("one\n\n two\none\n")
+    assert settings("--api-key-file", str(keys)) == (("one", "two"), False)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_up_keeps_a_signal_ignored_that_nohup_ignores():
 
 @pytest.mark.parametrize(
     "option",
-    ["--open", "--open-objects", "--api-key=option", "--allow-host=a", "--allow-origin=http://a"],
+    ["--open", "--open-objects", "--api-key-file=a", "--allow-host=a", "--allow-origin=http://a"],
 )
 def test_options_of_the_gateway_are_rejected_without_it(capsys, monkeypatch, option):
     monkeypatch.setenv("TANDEM_API_KEY", "variable")

@@ -6,11 +6,12 @@ import argparse
 import ipaddress
 import os
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.gateway.settings import GatewaySettings
 from tandem.preprocessing.errors import TokenizerError
-from tandem.tools.commands.options import MAX_PORT, Options, address, nonempty, port
+from tandem.tools.commands.options import MAX_PORT, Options, address, nonempty_path, port
 from tandem.tools.errors import TandemError, UsageError, install_extra
 from tandem.tools.triton.server import EVERY_ADDRESS, LOOPBACK, Ports
 
@@ -53,11 +54,11 @@ def usual_ports(base: int | None) -> dict[str, int]:
 def add_access(parser: Options) -> None:
     """Add the options for who may use a gateway, and how."""
     parser.add_argument(
-        "--api-key",
-        type=nonempty,
-        metavar="KEY",
-        default=os.environ.get(KEY_VARIABLE) or None,
-        help=f"Require this API key (bearer token) at the gateway (default: ${KEY_VARIABLE}).",
+        "--api-key-file",
+        type=nonempty_path,
+        metavar="FILE",
+        help="Require one of the API keys (bearer tokens) in this file at the gateway, one per "
+        f"line (default: ${KEY_VARIABLE}, one key).",
     )
     parser.add_argument(
         "--allow-host",
@@ -87,6 +88,21 @@ def add_access(parser: Options) -> None:
         help="Allow properties that a JSON schema doesn't declare, unless the schema or the "
         "request forbids them.",
     )
+
+
+def api_keys(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the keys, one of which clients must send; (): no authentication."""
+    path: Path | None = options.api_key_file
+    if path is None:
+        return tuple(filter(None, [os.environ.get(KEY_VARIABLE)]))
+    try:
+        lines = os.fsdecode(path.read_bytes()).splitlines()
+    except OSError as error:
+        raise TandemError(f"can't read {path}: {error.strerror}") from error
+    keys = tuple(dict.fromkeys(filter(None, map(str.strip, lines))))
+    if not keys:
+        raise TandemError(f"{path} has no API keys; write one per line")
+    return keys
 
 
 def allowed_hosts(options: argparse.Namespace, bound: socket.socket) -> tuple[str, ...] | None:

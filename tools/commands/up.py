@@ -31,6 +31,7 @@ from tandem.tools.commands.gateway_options import (
     add_address,
     add_base_port,
     allowed_hosts,
+    api_keys,
     application,
     browser_url,
     listening,
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         "--otlp-traces-endpoint": options.otlp_traces_endpoint,
         "--allow-host": options.allow_host,
         "--allow-origin": options.allow_origin,
-        "--api-key": options.api_key not in (None, os.environ.get(KEY_VARIABLE)),
+        "--api-key-file": options.api_key_file,
     }
     for name, is_set in needs_gateway.items():
         if is_set and options.no_gateway:
@@ -100,14 +101,14 @@ def _serve(
 ) -> None:
     """Serve until Ctrl-C. bound: the gateway's socket; None: no gateway."""
     with ExitStack() as stack:
-        url = None
+        url, keys = None, api_keys(options)
         if bound:
             from tandem.gateway import server as gateway  # noqa: PLC0415  an extra
 
             settings = GatewaySettings(
                 server.grpc_url,
                 deployment.tokenizer.folder,
-                api_key=options.api_key,
+                api_keys=keys,
                 allowed_origins=tuple(options.allow_origin),
                 allowed_hosts=allowed_hosts(options, bound),
                 open_objects=options.open_objects,
@@ -116,7 +117,7 @@ def _serve(
             )
             stack.enter_context(gateway.serving(application(settings), bound))
             url = browser_url(bound)
-        print(greeting(server, deployment, url, key=options.api_key is not None), flush=True)
+        print(greeting(server, deployment, url, key=bool(keys)), flush=True)
         if options.open and url:
             open_page(url)
         try:

@@ -7,6 +7,8 @@ import threading
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from tandem.engines.call_checks import check, check_kv_blocks, reject
 from tandem.engines.capabilities import EMULATED
 from tandem.engines.emulated.branching import EmulatedBranchingCall
@@ -18,7 +20,7 @@ from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import Timer
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, EngineError, RequestError
-from tandem.engines.request import CallUsage, EngineRequest
+from tandem.engines.request import CallUsage, EngineRequest, Ids
 
 MS = 1_000_000  # nanoseconds
 log = logging.getLogger(__name__)
@@ -92,7 +94,7 @@ class EmulatedEngine:
         begin_ns: start of the call in timer time. begin_wall_ns: the same instant in system time.
         """
         settings, length = self._settings, len(request.input_ids)
-        reused = self._cache.reuse(request.input_ids, length - 1)
+        reused = self._cache.reuse(_salted(request.input_ids, request), length - 1)
         whole = reused // settings.kv_block_tokens
         usage = CallUsage(
             reused_blocks=whole,
@@ -145,7 +147,7 @@ class EmulatedEngine:
     def _answer(self, call: EmulatedCall) -> None:
         """Send the prepared answer last, because its receiver may send the next call at once."""
         if call.over:
-            self._cache.remember(call.cached_text)
+            self._cache.remember(_salted(call.cached_text, call.request))
             self._forget(call)
         call.answer(self._timer.now_ns())
         if not call.open:
@@ -166,6 +168,11 @@ class EmulatedEngine:
     def _open_calls(self) -> list[EmulatedCall]:
         with self._lock:
             return list(self._calls)
+
+
+def _salted(ids: Ids, request: EngineRequest) -> Ids:
+    """Return numbers that calls with another cache salt don't share."""
+    return ids ^ np.array(request.cache_salt, np.uint64).astype(np.int32)
 
 
 def _check_emulated(request: EngineRequest) -> None:

@@ -14,7 +14,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,16 @@ Tokens = NDArray[np.int64]
 _NO_TOKENS: Tokens = np.empty(0, np.int64)
 _GLANCE = 64  # number of tokens that `may_share` compares
 STALE_SECONDS = 30.0  # after this time, no call is likely to continue an idle text
+
+
+class Owner(NamedTuple):
+    """The LoRA adapter (0: none) and the cache salt of the calls that may share an entry."""
+
+    adapter: int = 0
+    salt: int = 0
+
+
+NOBODY = Owner()
 
 
 @dataclass(eq=False)
@@ -36,7 +46,7 @@ class KVEntry:
     reused_blocks: int = 0  # by the running call
     lent_blocks: int = 0  # to the call's branches
     idle_since: float = 0.0  # monotonic clock, in seconds
-    adapter: int = 0  # the LoRA adapter that computed the entry; 0: none
+    owner: Owner = NOBODY
 
     def shared_prefix(self, tokens: Tokens) -> int:
         n = min(self.length, len(tokens))
@@ -147,16 +157,16 @@ class KVCache(ABC, Generic[Entry]):
         return math.ceil(tokens / self._block)
 
     def acquire(
-        self, tokens: Tokens, reusable: int, max_length: int, adapter: int = 0
+        self, tokens: Tokens, reusable: int, max_length: int, owner: Owner = NOBODY
     ) -> Entry | None:
         """Return an entry for a call on `tokens`, or None if there aren't enough free blocks.
 
         tokens: the call's own array. The entry keeps a reference to it.
         reusable: number of leading tokens that may come from other calls.
         max_length: maximum length that the call may reach, in tokens.
-        adapter: the call's LoRA adapter. Keys and values of other adapters aren't reused.
+        owner: only keys and values of the same owner are reused.
         """
-        source, shared = self._longest_prefix(tokens[:reusable], adapter)
+        source, shared = self._longest_prefix(tokens[:reusable], owner)
         idle = source if source is not None and not source.busy else None
         entry = None
         if idle is None or idle.length - shared > self._block:
@@ -175,7 +185,7 @@ class KVCache(ABC, Generic[Entry]):
             return None
         entry.tokens = tokens
         entry.length = shared
-        entry.adapter = adapter
+        entry.owner = owner
         entry.busy = True
         entry.blocks = self.blocks_for(max_length)
         entry.reused_blocks = shared // self._block  # whole blocks
@@ -210,8 +220,8 @@ class KVCache(ABC, Generic[Entry]):
         """Forget an entry and its blocks."""
         self._entries.remove(entry)
 
-    def _longest_prefix(self, tokens: Tokens, adapter: int) -> tuple[Entry | None, int]:
-        """Return the entry with the longest common prefix, and the prefix's length.
+    def _longest_prefix(self, tokens: Tokens, owner: Owner) -> tuple[Entry | None, int]:
+        """Return the owner's entry with the longest common prefix, and the prefix's length.
 
         Among equals, prefer an idle entry, then a short one. So a sequence finds its own entry, not
         one whose other tokens another sequence needs. Entries that can't beat the best one so far
@@ -222,7 +232,7 @@ class KVCache(ABC, Generic[Entry]):
         for entry in reversed(self._entries):
             wins_tie = best is not None and (entry.busy, entry.length) < (best.busy, best.length)
             needed = longest if wins_tie else longest + 1
-            if entry.adapter == adapter and entry.may_share(tokens, needed):
+            if entry.owner == owner and entry.may_share(tokens, needed):
                 shared = entry.shared_prefix(tokens)
                 if shared >= needed:
                     best, longest = entry, shared

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from tandem.engines.stepping.kv_cache import KVCache
+from tandem.engines.stepping.kv_cache import KVCache, Owner
 from tandem.engines.stepping.sequence import CallSequence
 
 
@@ -43,7 +43,7 @@ class Scheduler:
                 sequence.tokens,
                 sequence.reusable,
                 sequence.request.max_length,
-                sequence.request.lora_task_id,
+                Owner(sequence.request.lora_task_id, sequence.request.cache_salt),
             )
             if entry is None:
                 return

@@ -72,7 +72,9 @@ class PackedModel:
         wanted = attention.wanted_rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
         if self._adapters:
-            self._adapters.use([(segment.entry.adapter, segment.count) for segment in segments])
+            self._adapters.use(
+                [(segment.entry.owner.adapter, segment.count) for segment in segments]
+            )
         run = self._fused.forward if self._fused else self._run
         attending = [attention.attention_of(segment) for segment in segments]
         return run(self._tensor(ids), self._tensor(positions), rows, attending)

@@ -101,7 +101,9 @@ class VllmWorker:
                 skip_clone=True,
                 extra_args=None if probs is None else {DRAFT_PROBS: probs},
             )
-            prompt = {"prompt_token_ids": request.input_ids.tolist()}
+            prompt: dict[str, Any] = {"prompt_token_ids": request.input_ids.tolist()}
+            if request.cache_salt:
+                prompt["cache_salt"] = str(request.cache_salt)
             number = request.lora_task_id
             adapter = self._adapters[number - 1] if number else None
             internal = self._engine.add_request(name, prompt, params, lora_request=adapter)

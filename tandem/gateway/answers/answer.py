@@ -37,12 +37,20 @@ class ParsedAnswer:
     The other attributes are what the last chunk adds. first: whether it is the first one. pieces:
     text and parts of calls, in order. tokens: the tokens whose text is complete, if the request
     asks for token details; `texts` has the text that belongs to no token.
+
+    counts_cached: whether to report how many of the prompt's tokens came from the KV cache.
     """
 
     def __init__(
-        self, body: GenerationRequest, prompt: EncodedPrompt, tokenizer: ChatTokenizer
+        self,
+        body: GenerationRequest,
+        prompt: EncodedPrompt,
+        tokenizer: ChatTokenizer,
+        *,
+        counts_cached: bool = True,
     ) -> None:
         self.prompt = prompt
+        self._counts_cached = counts_cached
         self.ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.chunk = NOTHING
@@ -101,8 +109,8 @@ class ParsedAnswer:
 
     @property
     def num_cached_prompt_tokens(self) -> int | None:
-        """Number of prompt tokens from the KV cache; None if the target doesn't report it."""
-        return self.statistics.get("num_cached_prompt_tokens")
+        """Number of prompt tokens from the KV cache; None if it isn't reported."""
+        return self.statistics.get("num_cached_prompt_tokens") if self._counts_cached else None
 
     @property
     def prediction_tokens(self) -> tuple[int, int]:

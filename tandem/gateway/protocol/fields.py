@@ -46,7 +46,6 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "allowed_token_ids": Unsupported("use guided_choice or guided_regex"),
     "audio": Unsupported("the output is always text"),
     "best_of": Unsupported("use n, and choose among the outputs", (1,)),
-    "cache_salt": Unsupported("all prompts share one KV cache"),
     "continue_final_message": Unsupported(_CHATS, (False,)),
     "function_call": Unsupported("deprecated; use tool_choice", ("none", "auto")),
     "ebnf": Unsupported("use guided_grammar"),

@@ -113,6 +113,7 @@ class GenerationRequest(GuidedRequest):
     """Return the origin of each token."""
     prompt_logprobs: Alternatives | None = None
     """Log-probabilities of the prompt with 0 to 20 alternatives; not in streams (default: none)."""
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
     return_token_ids: bool = False
     """Return token ids."""
     return_tokens_as_token_ids: bool = False

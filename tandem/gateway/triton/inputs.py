@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
+from hashlib import blake2b
 from http import HTTPStatus
 
 import numpy as np
@@ -25,9 +25,18 @@ NO_END = -1
 
 
 def inputs_for(
-    request: GenerationRequest, model: ServedModel, guide: RequestedGuide | None
+    request: GenerationRequest,
+    model: ServedModel,
+    guide: RequestedGuide | None,
+    *,
+    client: str | None,
+    salts: bool,
 ) -> Inputs:
-    """Return the inputs that all answers to a request share, and that may be large."""
+    """Return the inputs that all answers to a request share, and that may be large.
+
+    client: what distinguishes this client's KV cache and lookup pools from others'; None: nothing.
+    salts: whether the target separates KV caches.
+    """
     length = request.num_draft_tokens
     ahead = request.draft_ahead
     prediction = request.prediction
@@ -52,8 +61,9 @@ def inputs_for(
         tensors.DRAFT_AHEAD: None if ahead is None else str(ahead).lower(),
         tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,
         tensors.MAX_MATCHING_NGRAM_SIZE: request.max_matching_ngram_size,
-        tensors.LOOKUP_POOL: request.lookup_pool,
         tensors.PRIORITY: request.priority or None,
+        tensors.LOOKUP_POOL: request.lookup_pool and _own(client, request.lookup_pool),
+        tensors.CACHE_SALT: _own(client if salts else None, request.cache_salt),
         tensors.PREDICTION: join_text(prediction.content) or None if prediction else None,
         tensors.USE_DRAFT_LOGITS: request.use_draft_logits,
         tensors.DRAFT_ACCEPTANCE_THRESHOLD: request.draft_acceptance_threshold,
@@ -74,6 +84,11 @@ def inputs_for(
             tensors.GUIDED_DECODING_GUIDE: guide.text,
         }
     return {tensor: value for tensor, value in inputs.items() if value is not None}
+
+
+def _own(client: str | None, name: str | None) -> str | None:
+    """Return a name that no other client can use. Without `client`, names are shared."""
+    return name if client is None else blake2b(f"{client} {name or ''}".encode()).hexdigest()
 
 
 def inputs_of_answer(
@@ -162,5 +177,5 @@ def derived_seed(seed: int, number: int) -> int:
     """Return the seed of one of several answers. The first answer gets the request's seed."""
     if number == 0:
         return seed % 2**64
-    digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
+    digest = blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")

@@ -347,9 +347,10 @@ def test_num_top_log_probs_applies_to_the_whole_request():
     [
         ("prompt_log_probs", {"return_prompt_log_probs": True}),
         ("top_log_probs", {"num_top_log_probs": 1, "return_log_probs": True}),
+        ("cache_salt", {"cache_salt": "mine"}),
     ],
 )
-def test_log_probs_that_the_target_does_not_report_are_rejected(setting, asked):
+def test_inputs_that_the_target_does_not_support_are_rejected(setting, asked):
     silent = with_engines(SETTINGS, target={setting: False})
     name = next(iter(asked))
     line = f"^input '{name}' isn't supported by this deployment's target engine"
@@ -361,6 +362,12 @@ def test_log_probs_that_the_target_does_not_report_are_rejected(setting, asked):
 def test_the_deployment_decides_whether_output_includes_the_prompt():
     shows = replace(SETTINGS, exclude_input_in_output=False)
     assert not request_of(settings=shows).exclude_input_in_output
+
+
+def test_an_empty_salt_is_rejected():
+    assert request_of().cache_salt == 0
+    with pytest.raises(BadRequest, match=r"^input 'cache_salt' must not be empty"):
+        request_of(cache_salt="")
 
 
 def test_prompts_in_a_batch_can_have_different_options():
@@ -401,6 +408,7 @@ HARMLESS = {
     "guided_decoding_guide": "a",
     "lora_name": "sql",
     "priority": -1,
+    "cache_salt": "j",
 }
 
 
@@ -432,6 +440,7 @@ def test_each_row_of_a_batch_has_its_own_inputs():
         "guided_decoding_guide": '["b"]',
         "lora_name": "legal",
         "priority": 2,
+        "cache_salt": "k",
     }
     first = {k: v for k, v in HARMLESS.items() if not k.startswith("logit_bias")}
     first["use_draft_logits"] = True
