@@ -1,15 +1,21 @@
-"""Folders that are written completely or not at all."""
+"""Folders that are written completely or not at all, and temporary files of running servers."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
+
+PREFIX = "tandem-server-"  # of temporary folders and logs
+TEMPORARY = re.compile(rf"{PREFIX}\w+(\.log)?")
 
 
 def cache_folder() -> Path:
@@ -38,6 +44,61 @@ def atomic_folder(folder: Path, *, replace: bool = True) -> Iterator[Path]:
         except OSError:
             if replace or not folder.is_dir():  # another process may have written it meanwhile
                 raise
+
+
+class TemporaryFolder:
+    """A new folder of this process, locked until it is removed or the process ends."""
+
+    def __init__(self) -> None:
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+            with suppress(FileNotFoundError):
+                self._lock = os.open(self.path, os.O_RDONLY)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                if self.path.exists():
+                    return
+                os.close(self._lock)  # another process has removed it before it was locked
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def create_log() -> tuple[int, Path]:
+    """Return a new file, locked as long as a process has this descriptor, and its path."""
+    descriptor, path = tempfile.mkstemp(prefix=PREFIX, suffix=".log")
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor, Path(path)
+
+
+def keep_log(path: Path) -> None:
+    """Keep a log for the user when its server has ended."""
+    with suppress(FileNotFoundError):
+        path.chmod(stat.S_IRUSR)
+
+
+def remove_leftovers() -> None:
+    """Remove this user's temporary folders and logs of servers that were killed."""
+    for path in Path(tempfile.gettempdir()).iterdir():
+        if not TEMPORARY.fullmatch(path.name):
+            continue
+        try:
+            found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:  # another user's, or already removed
+            continue
+        try:
+            facts = os.fstat(found)
+            is_kept = not facts.st_mode & stat.S_IWUSR
+            if facts.st_uid == os.getuid() and not is_kept:
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+        except BlockingIOError:
+            continue  # its server is running
+        finally:
+            os.close(found)
 
 
 def copy_failure(error: OSError) -> tuple[str, str]:

@@ -48,6 +48,8 @@ def test_a_shared_memory_call_with_a_wrong_key_is_rejected(server):
 def test_shared_memory_names_have_the_prefix_that_triton_protects(server):
     assert PREFIX.startswith(TRITONS_OWN)
     assert server.shm_prefix.startswith(PREFIX)
+    for name in leftovers(server.shm_prefix):  # other users of the machine can't read requests
+        assert stat.S_IMODE(Path("/dev/shm", name).stat().st_mode) == 0o600
     assert leftovers(server.shm_prefix)
 
 

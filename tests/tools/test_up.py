@@ -1,11 +1,13 @@
 """`tandem up` prints a correct summary and handles its options."""
 
 import json
+import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ from checkpoints import write_empty, write_tokenizer
 from tandem.gateway import server as gateway_server
 from tandem.tools import cli as command
 from tandem.tools.commands import up
+from tandem.tools.folders import TemporaryFolder, create_log, keep_log, remove_leftovers
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import linked_repository
 
@@ -167,6 +170,44 @@ def test_a_second_ctrl_c_does_not_interrupt_the_cleanup(own, monkeypatch):
         monkeypatch.setattr(shutil, "rmtree", interrupted)
         raise KeyboardInterrupt
     assert not models.parent.exists()
+
+
+KILLED = """
+import os, signal
+from tandem.tools.folders import TemporaryFolder, create_log
+folder = TemporaryFolder()
+(folder.path / "models").mkdir()
+log, path = create_log()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_files_of_a_killed_server_are_removed_at_the_next_start(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    variables = os.environ | {"TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", KILLED], env=variables, check=False)
+    (tmp_path / "tandem-server-mine.txt").touch()
+    assert len(list(tmp_path.iterdir())) == 3
+    folder, (descriptor, running), (closed, kept) = TemporaryFolder(), create_log(), create_log()
+    os.close(closed)
+    keep_log(kept)  # its server has failed, and the user was told to read it
+    remove_leftovers()
+    others = {folder.path, running, kept, tmp_path / "tandem-server-mine.txt"}
+    assert set(tmp_path.iterdir()) == others
+    os.close(descriptor)
+    folder.remove()
+
+
+def test_the_log_stays_while_a_process_of_the_server_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    descriptor, log = create_log()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=descriptor) as process:
+        os.close(descriptor)
+        remove_leftovers()
+        assert log.exists()
+        process.kill()
+    remove_leftovers()
+    assert not log.exists()
 
 
 def test_up_keeps_a_signal_ignored_that_nohup_ignores():

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
+from tandem.tools.folders import TemporaryFolder, create_log, keep_log
 from tandem.tools.profiles.profile import STARTUP_SECONDS, Profile
 from tandem.tools.signals import handle_signals
 from tandem.tools.triton import pages, supervisor
@@ -148,10 +147,10 @@ class TritonServer:
                 )
         self.ports = claim_ports(self._wanted_ports, self.address)
         self.command = self._command(install)
-        handle, log = tempfile.mkstemp(prefix="tandem-triton-", suffix=".log")
-        self.log = TritonLog(Path(log))
+        handle, log = create_log()
+        self.log = TritonLog(log)
         # The stubs put the working directory first in sys.path, so it must be empty.
-        self._empty_folder = Path(tempfile.mkdtemp(prefix="tandem-empty-"))
+        self._empty_folder = TemporaryFolder()
         # The supervisor ends the server and cleans up, even if this process is killed.
         program = [sys.executable, "-I", "-S", supervisor.__file__, str(STOP_SECONDS)]
         self._supervisor = subprocess.Popen(
@@ -159,7 +158,7 @@ class TritonServer:
             stdin=subprocess.PIPE,
             stdout=handle,
             stderr=handle,
-            cwd=self._empty_folder,
+            cwd=self._empty_folder.path,
             env=install.environment(),
             start_new_session=True,
         )
@@ -247,8 +246,10 @@ class TritonServer:
             if self._supervisor.stdin is not None:
                 self._supervisor.stdin.close()
             self._supervisor = None
-            shutil.rmtree(self._empty_folder, ignore_errors=True)
-            if not (self.failure or self.log.has_tracebacks):
+            self._empty_folder.remove()
+            if self.failure or self.log.has_tracebacks:
+                keep_log(self.log.path)
+            else:
                 self.log.path.unlink(missing_ok=True)
 
     @property

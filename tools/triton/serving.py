@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from tandem.tools.errors import TandemError
+from tandem.tools.folders import TemporaryFolder, remove_leftovers
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.signals import handle_signals
 from tandem.tools.triton import repository
@@ -30,6 +29,7 @@ def serving(
     A second Ctrl-C while the server stops kills it.
     """
     check_launch(deployment.profile)
+    remove_leftovers()
     with linked_repository(deployment) as models:
         with status_line("starting Triton") as show:
             server = TritonServer(
@@ -62,14 +62,14 @@ def serving(
 @contextmanager
 def linked_repository(deployment: Deployment) -> Iterator[Path]:
     """Render a deployment, with links, into a temporary folder for the duration of the context."""
-    folder = tempfile.mkdtemp(prefix="tandem-repository-")
+    folder = TemporaryFolder()
     try:
-        models = Path(folder, "repository")
+        models = folder.path / "repository"
         repository.render(deployment, models, link=True)
         yield models
     finally:
         with handle_signals(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
 
 
 @contextmanager

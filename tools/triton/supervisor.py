@@ -29,7 +29,7 @@ def main() -> int:
     try:
         # The parent closes standard input to stop the server.
         while server.poll() is None and not select.select([0], [], [], POLL_SECONDS)[0]:
-            pass
+            hide_regions(prefix)
     finally:
         if server.poll() is None:
             server.send_signal(signal.SIGINT)
@@ -88,6 +88,16 @@ def kill_session(session: int) -> None:
             except ProcessLookupError:
                 continue
         select.select([], [], [], 0.01)
+
+
+def hide_regions(prefix: str) -> None:
+    """Hide one server's shared-memory regions from other users, who could read requests there.
+
+    The Python backend creates them readable for all, whatever the umask.
+    """
+    for region in SHARED_MEMORY.glob(f"{prefix}*"):
+        with suppress(OSError):
+            region.chmod(0o600)
 
 
 def unlink_regions(prefix: str) -> None:
