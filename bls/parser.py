@@ -169,7 +169,7 @@ def check_prediction(tensor: Tensor, length: int, target: EngineSettings) -> Non
 
 def _check_length(prompt_length: int, max_tokens: int, target: EngineSettings) -> None:
     """Reject a prompt or answer that is too long, because engines cut it silently."""
-    limit = target.max_seq_len - target.max_draft_len
+    limit = target.context
     if prompt_length < 1:
         raise BadRequest(
             f"input '{tensors.TEXT_INPUT}' must have at least one token; got none",

@@ -61,6 +61,11 @@ class EngineSettings:
     capabilities: Capabilities
 
     @property
+    def context(self) -> int:
+        """Maximum number of tokens in a prompt and its output together."""
+        return self.max_seq_len - self.max_draft_len
+
+    @property
     def kv_blocks(self) -> int:
         return self.kv_cache_tokens // self.kv_block_tokens
 

@@ -47,7 +47,7 @@ def rows(planned):
 def test_the_greeting_lists_the_chosen_settings(own):
     settings, _, _ = rows(own)
     folder = own.profile.engines.target.checkpoint
-    assert settings["target"] == f"{folder} (torch), up to 1024 tokens of context"
+    assert settings["target"] == f"{folder} (torch), up to 1008 tokens of context"
     assert settings["draft"] == "none"
     assert settings["drafter"] == "prompt_lookup (a request may use none)"
     assert settings["length"] == "4 draft tokens per round, at most 16"

@@ -27,7 +27,7 @@ class MeasuredServer:
     drafters: Mapping[DrafterName, DrafterKind]
     default_drafter: DrafterName
     max_draft_len: int
-    max_seq_len: int
+    context: int
     deployment: Deployment | None = None
 
     def check_drafter(self, name: DrafterName) -> None:
@@ -85,7 +85,7 @@ def measured_server(
             },
             default_drafter=parameters["drafter"],
             max_draft_len=limits["max_draft_len"],
-            max_seq_len=limits["max_seq_len"],
+            context=limits["max_seq_len"] - limits["max_draft_len"],
             deployment=deployment,
         )
     except KeyError as error:

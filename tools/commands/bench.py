@@ -136,9 +136,9 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--model needs --url; set both")
     server = measured_server(deployment_to_serve(options), options.url, options.model)
     variants = chosen_variants(server, options)
-    if options.input_tokens and max(options.input_tokens) >= server.max_seq_len:
+    if options.input_tokens and max(options.input_tokens) >= server.context:
         raise TandemError(
-            f"--input-tokens must be less than {server.max_seq_len}, the context of "
+            f"--input-tokens must be less than {server.context}, the context of "
             f"{server.name}; got {max(options.input_tokens)}"
         )
     scenarios = scenarios_of_lengths(options.input_tokens, options.limit)

@@ -209,7 +209,7 @@ def _choices(deployment: Deployment) -> dict[str, str]:
     if deployment.draft_tokenizer:
         draft += "; its vocabulary isn't the target's, so drafts are translated through the text"
     rows = {
-        "target": f"{_engine(engines.target)}, up to {loop.target.max_seq_len} tokens of context",
+        "target": f"{_engine(engines.target)}, up to {loop.target.context} tokens of context",
         "draft": draft,
         "drafter": f"{loop.drafter}{also}",
     }
