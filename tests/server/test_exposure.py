@@ -1,6 +1,8 @@
 """Clients that can reach the ports can't use the shared memory of Triton's models."""
 
 import json
+import stat
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 

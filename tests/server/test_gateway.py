@@ -166,14 +166,3 @@ def leave(server, gateway_url, *, stream):
                 await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(ask())
-
-
-def test_tmp_shm(server):
-    import stat
-    from pathlib import Path
-
-    from live_triton import leftovers
-
-    assert leftovers(server.shm_prefix)
-    for name in leftovers(server.shm_prefix):
-        assert stat.S_IMODE(Path("/dev/shm", name).stat().st_mode) == 0o600, name

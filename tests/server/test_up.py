@@ -11,10 +11,12 @@ import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from checkpoints import write_pair, write_tokenizer
 from entries import ask_one
 from live_triton import alive, eventually, leftovers, triton_of
+from safetensors.numpy import save_file
 from scale import first_of
 from up import ANY_PORTS, gateway_of, read_greeting, stubs_of, up
 
@@ -149,7 +151,7 @@ def test_a_checkpoint_that_cannot_be_loaded_is_reported_in_one_line(tmp_path):
     target = tmp_path / "target"
     write_pair(tmp_path)
     write_tokenizer(target)
-    (target / "model.safetensors").write_bytes(b"no weights")
+    save_file({"lm_head.weight": np.zeros((1, 1), np.float32)}, target / "model.safetensors")
     with up("--target", target) as process:
         assert process.wait(120) == 1
         shown = process.stderr.read().strip().splitlines()

@@ -261,7 +261,7 @@ def test_the_json_can_be_written_to_a_pipe():
             "argument --num-draft-tokens: must be a whole number of at least 1; got 'x'",
         ),
         (["--json", "absent/x.json"], 2, "argument --json: can't write absent/x.json"),
-        (["--input-tokens", "9,9999999999"], 1, "--input-tokens must be less than 1024"),
+        (["--input-tokens", "9,9999999999"], 1, "--input-tokens must be less than 1008"),
         (["--url", "h:1", "--profile", "embedded"], 2, "set --url or --profile, not both"),
         (["--model", "bls"], 2, "--model needs --url"),
         (

@@ -3,11 +3,12 @@
 import json
 
 import pytest
-from checkpoints import write_empty, write_tokenizer
+from checkpoints import write_empty, write_pair, write_tokenizer
 from error_lines import error_line
 
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
+from tandem.tools.models.weights import check_weights
 from tandem.tools.profiles import deployment, machine
 
 COUNTS = {"target": 400_000_000, "draft": 1_000_000}
@@ -80,3 +81,64 @@ def test_free_memory_in_a_container_respects_its_limit(tmp_path, monkeypatch):
     assert machine.free_memory() == 8000 * 1024
     (tmp_path / "memory.max").write_text("4000000\n")
     assert machine.free_memory() == 1_500_000
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """The folder of a small complete checkpoint, with the tokenizer."""
+    write_pair(tmp_path)
+    write_tokenizer(tmp_path / "target")
+    return tmp_path / "target"
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({}, None),
+        ({"num_hidden_layers": 9}, "they have 2 layers, but config.json needs 9"),
+        ({"vocab_size": 7}, "but config.json needs [7, 64]"),
+        ({"hidden_size": 96}, ", 96]"),
+    ],
+)
+def test_weights_of_another_model_are_rejected_before_they_are_loaded(whole, change, line):
+    path = whole / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    if line is None:
+        check_weights(whole)
+    else:
+        shown = error_line(TandemError, check_weights, whole)
+        assert shown.startswith(f"the weights in {whole} are another model's: ")
+        assert line in shown
+
+
+@pytest.mark.parametrize(
+    ("cut", "line"),
+    [
+        (lambda data: data[:-5], "is truncated: "),
+        (lambda data: data[:50], "isn't a complete safetensors file"),
+        (lambda _: b"", "isn't a complete safetensors file"),
+        (lambda _: b"<html>not found</html>", "isn't a complete safetensors file"),
+        (lambda _: b"version https://git-lfs.github.com/spec/v1", "run git lfs pull"),
+    ],
+)
+def test_incomplete_weights_are_rejected_before_they_are_loaded(whole, cut, line):
+    path = whole / "model.safetensors"
+    path.write_bytes(cut(path.read_bytes()))
+    assert line in error_line(TandemError, check_weights, whole)
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [("1e7", False), ("4096", True), (None, True)])
+def test_a_profiles_kv_cache_must_fit_into_memory(whole, tmp_path, monkeypatch, tokens, fits):
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)
+    monkeypatch.setattr(fit, "free_memory", lambda: 2_000_000_000)
+    size = f", kv_cache_tokens: {int(float(tokens))}" if tokens else ""
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(
+        f"name: mine\nengines: {{target: {{kind: torch, checkpoint: target{size}}}}}\n"
+    )
+    loaded = deployment.load(profile)
+    if fits:
+        fit.check_fit(loaded)
+    else:
+        shown = error_line(TandemError, fit.check_fit, loaded)
+        assert shown.startswith("engines.target.kv_cache_tokens: 10000000 tokens need 5.1 GB")

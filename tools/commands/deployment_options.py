@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from tandem.tools.commands.options import Options, add_profile, chosen_profile, nonempty
 from tandem.tools.errors import TandemError, UsageError
-from tandem.tools.models.fit import ROLES, Role, fitting_kv_caches
+from tandem.tools.models.fit import ROLES, Role, check_fit, fitting_kv_caches
 from tandem.tools.models.named import find_model
-from tandem.tools.models.weights import FoundModel
+from tandem.tools.models.weights import FoundModel, check_weights
 from tandem.tools.profiles.deployment import Deployment, for_checkpoints, load
 
 
@@ -39,7 +39,10 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     if options.target is None:
         if options.draft is not None:
             raise UsageError("--draft needs --target; set both")
-        return load(chosen_profile(options))
+        deployment = load(chosen_profile(options))
+        if here:
+            check_fit(deployment)
+        return deployment
     if options.profile is not None:
         raise UsageError("set --profile or --target, not both")
     models: dict[Role, FoundModel] = {}
@@ -60,6 +63,8 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     for role, model in models.items():
         with name_option_in_errors(role):
             folders[role] = model.checkpoint()
+            if here:
+                check_weights(folders[role])
     return for_checkpoints(
         folders["target"], folders.get("draft"), name=name, kv_cache_tokens=kv_cache_tokens
     )

@@ -26,6 +26,7 @@ from rich.table import Table
 from tandem.tools.commands.gateway_options import add_base_port, usual_ports
 from tandem.tools.commands.options import add_profile, named_profile
 from tandem.tools.errors import TandemError, install_extra
+from tandem.tools.models.fit import check_fit
 from tandem.tools.profiles.deployment import load
 from tandem.tools.profiles.engines.remote import Reading, RemoteDraft
 from tandem.tools.profiles.machine import count_gpus, free_memory
@@ -116,7 +117,7 @@ def examine_profile(path: Path) -> Iterator[Finding]:
         for role, section in engines:
             if isinstance(section, RemoteDraft):
                 yield from _replicas(role, section)
-        load(path)
+        check_fit(load(path))
     except TandemError as error:
         yield Finding("profile", str(path), good=False, fix=str(error))
     else:

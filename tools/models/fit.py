@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES
 from tandem.engines.torch.kv_size import GROWTH, kv_bytes_per_token
 from tandem.tools.errors import TandemError
-from tandem.tools.models.weights import gigabytes, item_bytes
+from tandem.tools.models.weights import check_weights, count_parameters, gigabytes, item_bytes
 from tandem.tools.profiles.checkpoint import read_checkpoint_config
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
@@ -66,6 +66,34 @@ def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Role, int]
     return {
         role: max(need.max_seq_len, int(need.kv_tokens * share)) for role, need in needs.items()
     }
+
+
+def check_fit(deployment: Deployment) -> None:
+    """Raise TandemError if this machine can't load a profile's weights, or its KV caches.
+
+    Only KV caches whose size the profile sets are checked.
+    """
+    sections = {role: getattr(deployment.profile.engines, role) for role in ROLES}
+    ours = {r: s for r, s in sections.items() if isinstance(s, TorchDraft | LlamaCppDraft)}
+    for section in ours.values():
+        if isinstance(section, TorchDraft):
+            check_weights(section.checkpoint)
+    sized = {role: section for role, section in ours.items() if section.kv_cache_tokens}
+    if not sized:
+        return
+    fractions = [s.gpu_memory_fraction for s in sized.values() if isinstance(s, TorchDraft)]
+    gpu = free_gpu_memory(min(fractions)) if fractions else None
+    free = free_memory() if gpu is None else gpu
+    counts = {role: count_parameters(section.checkpoint) for role, section in sized.items()}
+    needs = estimate_needs(deployment, counts, on_gpu=gpu is not None)
+    needed = sum(n.weights + ENGINE_BYTES + n.token_bytes * n.kv_tokens for n in needs.values())
+    if needed > free:
+        role, need = max(needs.items(), key=lambda item: item[1].token_bytes * item[1].kv_tokens)
+        raise TandemError(
+            f"engines.{role}.kv_cache_tokens: {need.kv_tokens} tokens need "
+            f"{gigabytes(need.token_bytes * need.kv_tokens)}; with the weights, the engines need "
+            f"{gigabytes(needed)}, and {gigabytes(free)} are free"
+        )
 
 
 def estimate_needs(

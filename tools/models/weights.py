@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.engines.torch.kv_size import LAYERS, WIDTH
+from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_checkpoint_config, weight_files
 
+EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte)\.weight$")  # [vocabulary, width]
+LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
+POINTER = b"version https://git-lfs"
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
 
@@ -34,6 +41,54 @@ def count_parameters(folder: Path) -> int:
     """Return the approximate number of weights in a checkpoint's folder; 0 without known files."""
     size = sum(path.stat().st_size for path in weight_files(folder))
     return size // item_bytes(read_checkpoint_config(folder))
+
+
+def check_weights(folder: Path) -> None:
+    """Raise TandemError if a checkpoint's weights are incomplete or don't fit its config.json.
+
+    Reads only the headers of the files, so that an error takes no time. Engines check the rest.
+    """
+    config = read_checkpoint_config(folder)
+    shapes: dict[str, list[int]] = {}
+    for path in weight_files(folder):
+        shapes |= _read_shapes(path)
+    vocabulary = config.get("vocab_size")
+    width, layers = (next(filter(None, map(config.get, names)), None) for names in (WIDTH, LAYERS))
+    for name, shape in shapes.items():
+        # Some architectures have embeddings of another width, which is also in config.json.
+        fits = shape[0] == vocabulary and shape[-1] in config.values()
+        if EMBEDDING.search(name) and width and not fits:
+            raise TandemError(
+                f"the weights in {folder} are another model's: {name} has shape {shape}, but "
+                f"config.json needs {[vocabulary, width]}"
+            )
+    found = {int(number[1]) for name in shapes if (number := LAYER.search(name))}
+    if found and layers and max(found) + 1 < layers:
+        raise TandemError(
+            f"the weights in {folder} are another model's: they have {max(found) + 1} layers, but "
+            f"config.json needs {layers}"
+        )
+
+
+def _read_shapes(path: Path) -> dict[str, list[int]]:
+    """Return the shapes of the weights in a safetensors file. Raises TandemError."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        if POINTER.startswith(start) and start:
+            raise TandemError(f"{path} is only a pointer to the weights; run git lfs pull")
+        end = 8 + int.from_bytes(start, "little")
+        header = file.read(end - 8) if 8 < end <= size else b""
+    try:
+        weights = json.loads(header)
+        weights.pop("__metadata__", None)
+        end += max((weight["data_offsets"][1] for weight in weights.values()), default=0)
+        shapes = {name: list(weight["shape"]) for name, weight in weights.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TandemError(f"{path} isn't a complete safetensors file; download it again") from error
+    if size < end:
+        raise TandemError(f"{path} is truncated: {size} of {end} bytes; download it again")
+    return shapes
 
 
 def item_bytes(config: Mapping[str, Any]) -> int:
