@@ -190,7 +190,7 @@ def test_files_of_a_killed_server_are_removed_at_the_next_start(monkeypatch, tmp
     assert len(list(tmp_path.iterdir())) == 3
     folder, (descriptor, running), (closed, kept) = TemporaryFolder(), create_log(), create_log()
     os.close(closed)
-    keep_log(kept)  # its server has failed, and the user was told to read it
+    keep_log(kept)  # its server has failed, and the error names it
     remove_leftovers()
     others = {folder.path, running, kept, tmp_path / "tandem-server-mine.txt"}
     assert set(tmp_path.iterdir()) == others
