@@ -69,6 +69,34 @@ def test_a_new_text_replaces_the_oldest_if_llamacpp_has_no_sequence_left(
     assert [len(engine.tokens([first, 9], 2)) for first in range(10, 20)] == [2] * 10
 
 
+EXACT = ["Q4_0", "Q4_1", "Q8_0"]  # in llama.cpp, the others round differently for more tokens
+TYPES = [*EXACT, "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "F16", "BF16"]
+
+
+@pytest.mark.parametrize("quantization", TYPES)
+def test_drafts_do_not_change_the_output_with_any_type_of_weights(
+    make_llamacpp, tmp_path, quantization
+):
+    file = tmp_path / "model.gguf"
+    write_gguf(file, seed=7, vocab=VOCAB, quantization=quantization, width=256)
+    engine, ids = make_llamacpp(checkpoint=str(tmp_path)), prompt(5, 40)
+    wanted = {"return_generation_logits": True}
+    plain = engine.call(ids, 9, **wanted)
+    drafted = engine.call(ids, 9, drafts=plain.tokens[:8], **wanted)
+    assert drafted.tokens == plain.tokens
+    if quantization in EXACT:
+        assert np.array_equal(drafted.last.generation_logits, plain.last.generation_logits)
+
+
+def test_a_split_file_is_loaded_by_its_first_part(make_llamacpp, tmp_path):
+    write_gguf(tmp_path / "big.gguf", seed=7, vocab=VOCAB, tensors_per_file=8)
+    parts = sorted(tmp_path.glob("big-*.gguf"))
+    assert len(parts) == 3
+    (tmp_path / "model.gguf").symlink_to(parts[0])
+    whole, split = make_llamacpp(), make_llamacpp(checkpoint=str(tmp_path))
+    assert split.tokens(prompt(6, 20), 5) == whole.tokens(prompt(6, 20), 5)
+
+
 def start(folder, **settings):
     from tandem.engines.llamacpp.engine import LlamaCppEngine
 

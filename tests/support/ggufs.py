@@ -1,5 +1,6 @@
 """Writes a small GGUF file with random weights in the layout that llama.cpp's converter uses."""
 
+import ctypes
 import json
 from pathlib import Path
 from typing import Any
@@ -10,48 +11,56 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
 def write_gguf(
-    path: Path, *, seed: int = 1, omit: str = "", vocab: int = 0, architecture: str = "llama"
+    path: Path,
+    *,
+    seed: int = 1,
+    omit: str = "",
+    vocab: int = 0,
+    architecture: str = "llama",
+    quantization: str = "Q8_0",
+    width: int = 64,
+    tensors_per_file: int = 0,
 ) -> None:
     """Write a two-layer Llama in float32, with a byte-level BPE tokenizer.
 
     omit: name of a tensor that the file lacks. vocab: write this number of tokens without a
-    tokenizer, and weights in Q8_0. architecture: the name in the file.
+    tokenizer, and quantized weights. architecture: the name in the file. quantization: ggml's name
+    of the type; those with a K need a width of 256. tensors_per_file: split the file.
     """
     import numpy as np
     from gguf import GGMLQuantizationType, GGUFWriter
-    from gguf.quants import quantize
 
-    writer = GGUFWriter(path, architecture)
+    writer = GGUFWriter(path, architecture, split_max_tensors=tensors_per_file)
     size = vocab or write_tokenizer(path.parent / "tokenizer")
     writer.add_context_length(512)
-    writer.add_embedding_length(64)
+    writer.add_embedding_length(width)
     writer.add_block_count(2)
-    writer.add_feed_forward_length(128)
+    writer.add_feed_forward_length(2 * width)
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(16)
+    writer.add_rope_dimension_count(width // 4)
     writer.add_vocab_size(size)
     if vocab:
         writer.add_tokenizer_model("none")
     else:
         _add_tokenizer(writer, path.parent / "tokenizer")
     random = np.random.default_rng(seed)
-    shapes = {"token_embd": (size, 64), "output_norm": (64,)}
+    shapes = {"token_embd": (size, width), "output_norm": (width,)}
     for layer in range(2):
         shapes |= {
             f"blk.{layer}.{name}": shape
             for name, shape in {
-                "attn_norm": (64,),
-                "attn_q": (64, 64),
-                "attn_k": (32, 64),
-                "attn_v": (32, 64),
-                "attn_output": (64, 64),
-                "ffn_norm": (64,),
-                "ffn_gate": (128, 64),
-                "ffn_up": (128, 64),
-                "ffn_down": (64, 128),
+                "attn_norm": (width,),
+                "attn_q": (width, width),
+                "attn_k": (width // 2, width),
+                "attn_v": (width // 2, width),
+                "attn_output": (width, width),
+                "ffn_norm": (width,),
+                "ffn_gate": (2 * width, width),
+                "ffn_up": (2 * width, width),
+                "ffn_down": (width, 2 * width),
             }.items()
         }
     shapes.pop(omit, None)
@@ -59,14 +68,30 @@ def write_gguf(
         weights = random.normal(scale=0.3, size=shape) if len(shape) > 1 else np.ones(shape)
         weights = weights.astype(np.float32)
         if vocab and len(shape) > 1:
-            kind = GGMLQuantizationType.Q8_0
-            writer.add_tensor(f"{name}.weight", quantize(weights, kind), raw_dtype=kind)
+            kind = GGMLQuantizationType[quantization]
+            writer.add_tensor(f"{name}.weight", _quantized(weights, kind), raw_dtype=kind)
         else:
             writer.add_tensor(f"{name}.weight", weights)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _quantized(weights: Any, kind: int) -> Any:
+    """Quantize weights [rows, width] with ggml. Return bytes [rows, bytes per row]."""
+    import numpy as np
+
+    from tandem.engines.llamacpp import api
+
+    rows, width = weights.shape
+    quantize = api.open_library().ggml_quantize_chunk
+    quantize.restype, where = ctypes.c_size_t, ctypes.c_void_p
+    quantize.argtypes = (ctypes.c_int, where, where, *[ctypes.c_int64] * 3, where)
+    result = np.empty(4 * weights.size, np.uint8)
+    places = weights.ctypes.data, result.ctypes.data
+    size = quantize(kind, *places, 0, rows, width, None)
+    return result[:size].reshape(rows, -1)
 
 
 class LlamaTokenizer:
