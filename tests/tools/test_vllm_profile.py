@@ -7,6 +7,7 @@ from error_lines import error_line
 from profile_files import plan
 
 from tandem.engines import capabilities
+from tandem.tools.commands.doctor import examine_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
@@ -28,6 +29,15 @@ def test_the_drafter_is_engine_if_vllm_speculates_by_itself(folder):
     assert json.loads(planned.target.parameters["speculative_config"]) == own
     assert planned.drafters == ("engine",)
     assert planned.target.max_draft_len == 0
+
+
+def test_vllms_own_draft_model_is_suggested_if_it_could_replace_the_draft_engine(folder):
+    advice = plan(folder, DRAFT, **VLLM).advice
+    assert "speculative_config" in advice
+    assert advice in [finding.fix for finding in examine_profile(folder / "profile.yaml")]
+    assert plan(folder, VLLM | {"device_ids": [1]}, **VLLM, device_ids=[0]).advice is None
+    assert plan(folder, {"kind": "torch"}, **VLLM).advice is None
+    assert plan(folder, **VLLM).advice is None
 
 
 def test_a_path_to_python_is_relative_to_the_profile(folder):

@@ -117,11 +117,14 @@ def examine_profile(path: Path) -> Iterator[Finding]:
         for role, section in engines:
             if isinstance(section, RemoteDraft):
                 yield from _replicas(role, section)
-        check_fit(load(path))
+        deployment = load(path)
+        check_fit(deployment)
     except TandemError as error:
         yield Finding("profile", str(path), good=False, fix=str(error))
     else:
         yield Finding("profile", str(path), good=True)
+        if deployment.advice:
+            yield Finding("drafts", "vLLM's processes", good=None, fix=deployment.advice)
 
 
 def _replicas(role: str, section: RemoteDraft) -> Iterator[Finding]:

@@ -218,6 +218,8 @@ def _choices(deployment: Deployment) -> dict[str, str]:
         if deployment.drafter_kinds[loop.drafter].only_looks_up:
             usual = str(loop.prompt_lookup_num_tokens)
         rows["length"] = f"{usual} draft tokens per round, at most {loop.target.max_draft_len}"
+    if deployment.advice:
+        rows["advice"] = deployment.advice
     rows["limits"] = (
         f"up to {loop.max_requests} sequences run and {loop.max_queue} wait; "
         f"KV cache of {loop.target.kv_cache_tokens} tokens"

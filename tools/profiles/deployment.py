@@ -28,7 +28,7 @@ from tandem.tools.profiles.drafters import allowed_kinds, own_kinds
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, locate_errors
 from tandem.tools.profiles.engines.llamacpp import LlamaCppTarget
 from tandem.tools.profiles.engines.torch import TorchTarget
-from tandem.tools.profiles.engines.vllm import VllmTarget
+from tandem.tools.profiles.engines.vllm import VllmDraft, VllmTarget
 from tandem.tools.profiles.profile import (
     DRAFT,
     TARGET,
@@ -84,6 +84,20 @@ class Deployment:
         """
         fit = self.tokenizer.longest_token_bytes * self.target.max_seq_len
         return min(fit, self.profile.limits.max_text_bytes or fit)
+
+    @property
+    def advice(self) -> str | None:
+        """What to measure before serving this deployment, in one sentence."""
+        engines = self.profile.engines
+        in_vllm = isinstance(engines.target, VllmDraft) and isinstance(engines.draft, VllmDraft)
+        if not (in_vllm and _share_device(self.profile) and self.draft):
+            return None
+        if self.draft_tokenizer or self.draft.vocab_size != self.target.vocab_size:
+            return None
+        return (
+            "vLLM can also run this draft model in the target's process (speculative_config); "
+            "measure which is faster: docs/deploy/vllm.md"
+        )
 
     @property
     def drafters(self) -> tuple[DrafterName, ...]:
