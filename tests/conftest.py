@@ -36,6 +36,7 @@ OWN_SERVERS = {
 ONLY_EMULATED = {
     *("admission", "emulated", "engines", "nvidia_clients", "optional_drafters"),
     "rendered_repository",
+    "tracing",
 }
 
 

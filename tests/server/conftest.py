@@ -1,5 +1,6 @@
 """Live Triton servers that tests share. Tests must restore the state of their server."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -26,6 +27,9 @@ from tandem.tools.triton.server import TritonServer
 
 EMULATED_ZERO = ROOT / "tandem" / "profiles" / "emulated-zero.yaml"
 MAX_POOL_TOKENS = 10_000
+# A document of the pool team-a and a line of the pool team-b of `emulated`.
+DOCUMENT = "def late_fee(days, members): return days * members * 9 if days > 3 else members - 4"
+LINE = "class Invoice(Paper): sender = 'unknown'; address = 'none'; total = 0; paid = False"
 CHAT_TEMPLATE = (
     "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}# assistant\n{% endif %}"
@@ -88,12 +92,15 @@ def emulated(tmp_path_factory) -> Iterator[TritonServer]:
     folder = tmp_path_factory.mktemp("emulated")
     shutil.copy(ROOT / "examples" / "drafters" / "repeat.py", folder)
     (folder / "faulty.py").write_text(FAULTY_DRAFTER)
+    (folder / "pools" / "team-a").mkdir(parents=True)
+    (folder / "pools" / "team-a" / "fees.py").write_text(DOCUMENT)
+    (folder / "pools" / "team-b.jsonl").write_text(json.dumps({"text": LINE}) + "\n")
     planned = emulated_zero(
         folder,
         decoding={
             "draft_len": 10,
             "draft_ahead": False,
-            "prompt_lookup": {"max_pool_tokens": 10_000},
+            "prompt_lookup": {"max_pool_tokens": MAX_POOL_TOKENS, "pools": str(folder / "pools")},
         },
         drafters=[{"module": "repeat.py", "settings": {"period": 3}}, {"module": "faulty.py"}],
         admission={"max_requests": 8, "max_queue": 12},

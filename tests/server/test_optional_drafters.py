@@ -10,7 +10,7 @@ from metrics import Change, scrape, settle, total
 
 from tandem.contract import entry
 
-from .conftest import MAX_POOL_TOKENS
+from .conftest import DOCUMENT, LINE, MAX_POOL_TOKENS
 
 PROMPTS = [f"def number_{n}(" for n in range(8)]
 LENGTH = 120
@@ -31,6 +31,18 @@ def by_pool(server, pool=None, prompt=PROMPTS[0], **values):
     earned = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])["by_drafter"]
     copied = earned.get("lookup_pool", {}).get("num_accepted_draft_tokens", 0)
     return answer.ids, answer.rounds, copied
+
+
+@pytest.mark.parametrize("pool", ["team-a", "team-b", None])
+def test_documents_are_drafted_only_for_their_own_pool(emulated, pool):
+    for owner, document in (("team-a", DOCUMENT), ("team-b", LINE)):
+        pooled = {"lookup_pool": pool} if pool else {}
+        outputs = (*OUTPUTS, entry.SPEC_DECODE_STATISTICS)
+        prompt = document[: document.index(" ", 30)]
+        answer = ask_one(emulated, "bls", prompt, outputs=outputs, **LOOKUP | pooled)
+        statistics = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])
+        first = statistics["rounds"][0]["drafter"]
+        assert (first == "lookup_pool") == (pool == owner)
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
