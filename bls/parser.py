@@ -476,7 +476,7 @@ class PromptParser:
         if not salts:
             return 0
         if not salts[0]:
-            raise BadRequest(f"input '{tensors.CACHE_SALT}' must not be empty")
+            raise BadRequest(f"input '{tensors.CACHE_SALT}' must not be empty", tensors.CACHE_SALT)
         if not self._settings.target.capabilities.cache_salt:
             raise self._unsupported_by("target", tensors.CACHE_SALT)
         return int.from_bytes(hashlib.blake2b(salts[0].encode(), digest_size=8).digest(), "big")

@@ -131,10 +131,13 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
 
 
 def reject(inputs: Mapping[str, bool], why: str) -> None:
-    """Raise UnsupportedError ("NAME isn't supported WHY") for the first input that is set."""
+    """Raise UnsupportedError ("NAME isn't supported WHY") for the first input that is set.
+
+    A condition may follow a name, as in "token_masks for several tokens".
+    """
     for name, is_set in inputs.items():
         if is_set:
-            raise UnsupportedError(f"{name} isn't supported {why}", name)
+            raise UnsupportedError(f"{name} isn't supported {why}", name.partition(" ")[0])
 
 
 def _check_ids(name: str, ids: Ids, vocab_size: int) -> None:

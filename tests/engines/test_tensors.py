@@ -7,6 +7,8 @@ import pytest
 from model_configs import model_config
 
 from tandem.contract import engine as tensors
+from tandem.contract.errors import prefix_code, split_code
+from tandem.engines.call_checks import reject
 from tandem.engines.decoding import decode
 from tandem.engines.encoding import Sent, encode
 from tandem.engines.errors import RequestError, UnsupportedError
@@ -309,3 +311,15 @@ def test_totals_include_earlier_responses():
         got = encode(call, answer, tensors.NVIDIA_OUTPUTS, sent)
         assert got["num_output_tokens"] == 2 * count
         assert got["cum_log_probs"].tolist() == [[-2.0 * count]]
+
+
+def test_an_input_that_is_rejected_under_a_condition_is_still_named():
+    with pytest.raises(UnsupportedError) as rejected:
+        reject({"end_id": False, "token_masks for several tokens": True}, "here")
+    error = rejected.value
+    sent = split_code(prefix_code(error.code, str(error), error.field))
+    assert sent == (
+        "UNSUPPORTED",
+        "token_masks",
+        "token_masks for several tokens isn't supported here",
+    )
