@@ -56,6 +56,7 @@ PROMPTS = Path(__file__).parents[1] / "tandem" / "demo" / "prompts.jsonl"
 # Share of the device's memory for each engine.
 FRACTIONS = {"target": 0.25, "draft": 0.08, "with draft model": 0.3, "with n-grams": 0.25}
 ALONE = "target alone"
+KV_BLOCK_TOKENS = 32
 
 
 class Generated(NamedTuple):
@@ -131,7 +132,11 @@ def _start_engines(options: argparse.Namespace, max_seq_len: int) -> dict[str, V
                 vocab_size=read_checkpoint(model).vocab_size,
                 max_seq_len=max_seq_len,
                 max_draft_len=options.max_draft_len if name == "target" else 0,
-                kv_cache_tokens=2 * max_requests * -(-max_seq_len // 32) * 32,
+                kv_block_tokens=KV_BLOCK_TOKENS,
+                kv_cache_tokens=2
+                * max_requests
+                * -(-max_seq_len // KV_BLOCK_TOKENS)
+                * KV_BLOCK_TOKENS,
                 max_batch_size=max_requests,
                 gpu_memory_fraction=FRACTIONS[name],
                 speculative_config=own and {**own, "num_speculative_tokens": length},
@@ -240,7 +245,8 @@ class _AlwaysHealthy:
 def _generate_whole(length: int, engine: Engine, prompt: Ids) -> Generated:
     answer = ask(engine, EngineRequest("", prompt, length))
     rounds = length - answer.usage.accepted_tokens
-    computed = (answer.usage.computed_tokens - len(prompt)) / rounds
+    prefill = len(prompt) - answer.usage.reused_blocks * KV_BLOCK_TOKENS
+    computed = (answer.usage.computed_tokens - prefill) / rounds
     return Generated(list(answer.tokens), rounds, computed)
 
 
@@ -252,7 +258,7 @@ def _table(
     columns = "requests at once", "tokens/s", "range", "vs. alone", "vs. vLLM's draft model"
     more = "tokens per round", "computed per round", "differ"
     table = Table("variant", *columns, *more, box=None)
-    want = [variants[ALONE](prompt).tokens for prompt in prompts]
+    want = [one.tokens for one in _measure(variants[ALONE], prompts, 0).answers]
     for count in options.requests:
         measure = {
             name: partial(_measure, variant, prompts[:count]) for name, variant in variants.items()
@@ -290,7 +296,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSON lines with `prompt`")
     parser.add_argument("--kind", default="completion", help="of the prompts: completion or edit")
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="at once")
-    parser.add_argument("--tokens", type=int, default=96, help="of each answer")
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--draft-len", type=int, default=4)
     parser.add_argument("--max-draft-len", type=int, default=8, help="of `auto` and prompt lookup")
