@@ -25,7 +25,7 @@ from tandem.tools.triton.server import LOOPBACK
 PICTURE = Path(__file__).with_name("page.png")
 WORDS = PICTURE.with_suffix(".txt")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-SIZE = {"width": 1080, "height": 720}
+SIZE = {"width": 1080, "height": 860}  # fits the whole conversation
 EXAMPLE = "Repeat with a change"
 SECONDS_TO_ANSWER = 120
 
@@ -58,6 +58,7 @@ def run_example(page: Page) -> None:
     page.locator("#example-list button").filter(has=page.get_by_text(EXAMPLE)).click()
     page.locator(".ratio").wait_for(timeout=SECONDS_TO_ANSWER * 1000)
     page.locator("#send").wait_for()
+    page.locator(".text .correction").first.hover()  # shows what was rejected
 
 
 if __name__ == "__main__":

@@ -595,7 +595,6 @@ def test_controls_on_the_page_set_fields_of_the_request(page, triton):
     )
     page.reload()
     expect(page.locator("#server")).to_have_text("org/tiny")
-    choose(page, schema=' {"type": "object"}\n')
     send(page)
     sent = triton.asked[0]
     assert asked(triton).startswith("system: Be brief.\nuser: say it\n")
@@ -603,6 +602,8 @@ def test_controls_on_the_page_set_fields_of_the_request(page, triton):
     assert (sent["temperature"], sent["top_p"], sent["top_k"], sent["seed"]) == (0.5, 0.9, 3, 11)
     assert sent["guided_decoding_guide_type"] == "json_schema"
     assert sent["guided_decoding_guide"] == '{"type": "object"}'
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#extras")).to_have_text("With system prompt")
 
 
 def test_the_page_shows_the_model_and_the_used_context(page):

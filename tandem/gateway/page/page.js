@@ -10,6 +10,7 @@ const at = (id) => document.getElementById(id);
 const [form, note, promptBox, turns] = ["form", "note", "prompt", "turns"].map(at);
 const SETTINGS = ["system", "mode", "model", "max-tokens", "temperature", "top-p", "top-k", "seed", "drafter", "draft-length", "prediction", "schema"];
 const OF_ONE_CHAT = ["prediction", "schema"];
+const OF_NEW_CHAT = "tandem-of-new-chat"; // the same of the chat that hasn't begun
 const DEFAULT_COMPLETION = 256; // tokens; the gateway's default is 16
 const SAVE_EVERY = 1000; // milliseconds
 const RETRY_AFTER = 3000; // milliseconds
@@ -154,7 +155,7 @@ function remove() {
 function open(id) {
   const found = running?.chat.id === id ? running.chat : id && storage.readChat(id);
   const inherited = storage.read("tandem-settings", defaults);
-  chat = found || storage.newChat({ ...defaults, ...inherited });
+  chat = found || storage.newChat({ ...defaults, ...inherited, ...storage.readInTab(OF_NEW_CHAT) });
   for (const turn of chat.turns) {
     for (const answer of [turn.answer, turn.baseline]) {
       if (answer?.finish === null && !answer.error && running?.turn !== turn) answer.finish = "interrupted";
@@ -410,6 +411,7 @@ async function ask({ parent, prompt, completes, plain }, compares) {
   const turn = { id: storage.newId(), parent, prompt, completes: completes ?? (models.length ? isCompletion() : undefined), plain: plain ?? Boolean(own.settings.schema.trim()), answer: newAnswer(), baseline: compares ? newAnswer() : null };
   running = { chat: own, turn, abort: new AbortController() };
   showRunning();
+  if (!own.turns.length) storage.writeInTab(OF_NEW_CHAT, null);
   own.turns.push(turn);
   own.leaf = turn.id;
   own.title ||= prompt.trim().replace(/\s+/g, " ").slice(0, 60);
@@ -580,6 +582,7 @@ for (const button of ["show-settings", "extras"]) at(button).addEventListener("c
 at("settings-form").addEventListener("input", () => {
   chat.settings = settings();
   if (chat.turns.length) keep(chat);
+  else storage.writeInTab(OF_NEW_CHAT, { prediction: at("prediction").value, schema: at("schema").value });
   const inherited = Object.entries(chat.settings).filter(([id]) => !OF_ONE_CHAT.includes(id));
   storage.write("tandem-settings", Object.fromEntries(inherited));
   showExtras();
