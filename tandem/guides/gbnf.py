@@ -1,8 +1,6 @@
 r"""Converts GBNF, the grammar format of llama.cpp, to the library's dialect of Lark.
 
-A terminal of the library takes the longest text that it can, so `/[a-z]+/ "a"` matches nothing.
-GBNF has no terminals. So a grammar without recursion becomes a single terminal, and in any other
-grammar each terminal is one character.
+Parts without recursion become terminals, because a terminal is much faster than a rule.
 
 Source of the syntax: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
 """
@@ -10,11 +8,23 @@ Source of the syntax: https://github.com/ggml-org/llama.cpp/blob/master/grammars
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from typing import Final, NoReturn
 
 from tandem.guides.errors import GuideError, shorten
+from tandem.guides.terminals import (
+    LAST_CODE,
+    Characters,
+    Choice,
+    Grammar,
+    Node,
+    Reference,
+    Repeat,
+    Sequence,
+    Token,
+    Unit,
+)
 
 ROOT: Final = "root"
 BLANK = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
@@ -32,7 +42,7 @@ CHARACTER = re.compile(
 CONTROLS: Final = {"t": "\t", "r": "\r", "n": "\n"}
 EMPTY: Final = '""'
 TIMES: Final = {"*": "{0,}", "+": "{1,}", "?": "{0,1}"}
-SURROGATES, LAST_CODE = range(0xD800, 0xE000), 0x10FFFF
+SURROGATES: Final = range(0xD800, 0xE000)
 
 
 def convert_gbnf(text: str, special: Mapping[str, int] = {}) -> str:
@@ -44,50 +54,42 @@ def convert_gbnf(text: str, special: Mapping[str, int] = {}) -> str:
 
 
 class _Converter:
-    """Converts one grammar. Its rules are named r0, r1 and so on, in the order of their mention."""
+    """Reads one grammar."""
 
     def __init__(self, text: str, special: Mapping[str, int]) -> None:
         self._text = text
         self._special = special
-        self._numbers: dict[str, int] = {}  # rule -> number
-        self._bodies: dict[str, str] = {}  # rule -> body in Lark
+        self._bodies: dict[str, Node] = {}
         self._mentions: dict[str, dict[str, int]] = {}  # rule -> names in its body, with offsets
-        self._has_tokens = False
         self._move_to(0)
 
     def convert(self) -> str:
         self._skip_newlines()
         while self._kind != "end":
             self._read_rule()
-        used = self._find_used()
-        letter, rules = "r", [f"r{self._numbers[name]}: {self._bodies[name]}" for name in used]
-        if not self._has_tokens and not self._is_recursive(used):
-            # Names in upper case are terminals. Adjacent characters become one string.
-            letter, rules = "R", [rule.replace("r", "R").replace("/ /", "") for rule in rules]
-        return "\n".join([f"start: {letter}{self._numbers[ROOT]}", *rules])
+        return _Writer({name: self._bodies[name] for name in self._find_used()}).write()
 
     def _read_rule(self) -> None:
         """Convert a rule. It replaces an earlier rule of the same name, as in llama.cpp."""
         name = self._take("name", "the name of a rule")
         self._take("defined", "'::='")
         self._skip_newlines()
-        self._number(name)
         self._mentions[name] = {}
         self._bodies[name] = self._choice(self._mentions[name], nested=False)
         if self._kind != "end":
             self._take("newline", "the end of the line")
         self._skip_newlines()
 
-    def _choice(self, mentions: dict[str, int], *, nested: bool) -> str:
+    def _choice(self, mentions: dict[str, int], *, nested: bool) -> Node:
         options = [self._sequence(mentions, nested=nested)]
         while self._kind == "or":
             self._move_on()
             self._skip_newlines()
             options.append(self._sequence(mentions, nested=nested))
-        return " | ".join(options)
+        return options[0] if len(options) == 1 else Choice(options)
 
-    def _sequence(self, mentions: dict[str, int], *, nested: bool) -> str:
-        items: list[str] = []
+    def _sequence(self, mentions: dict[str, int], *, nested: bool) -> Node:
+        items: list[Node] = []
         while True:
             if self._kind == "newline" and nested:
                 pass
@@ -96,27 +98,26 @@ class _Converter:
             elif self._kind == "open":
                 self._move_on()
                 self._skip_newlines()
-                items.append(f"({self._choice(mentions, nested=True)})")
+                items.append(self._choice(mentions, nested=True))
                 if self._kind != "close":
                     self._fail("expected ')'")
             elif self._kind == "name":
                 mentions.setdefault(self._symbol[0], self._symbol.start())
-                items.append(f"r{self._number(self._symbol[0])}")
+                items.append(Reference(self._symbol[0]))
             elif self._kind in ITEMS:
                 items.append(ITEMS[self._kind](self))
             else:
-                return " ".join(items) or EMPTY
+                return items[0] if len(items) == 1 else Sequence(items)
             self._move_on()
 
-    def _any(self) -> str:
-        return "/(?s:.)/"
+    def _any(self) -> Node:
+        return Characters([(0, LAST_CODE)])
 
-    def _literal(self) -> str:
+    def _literal(self) -> Node:
         start, end = self._symbol.span()
-        texts = [f"/{_escape(code)}/" for _, code in self._characters(start + 1, end - 1)]
-        return f"({' '.join(texts)})" if texts else EMPTY
+        return Sequence([Characters([(c, c)]) for _, c in self._characters(start + 1, end - 1)])
 
-    def _set(self) -> str:
+    def _set(self) -> Node:
         start, end = self._symbol.span()
         negated = self._text[start + 1] == "^"
         read = [*self._characters(start + 1 + negated, end - 1)]
@@ -128,11 +129,11 @@ class _Converter:
                 high = read[at][1]
             if low > high:
                 self._fail(f"'{self._symbol[0]}' has a range whose end is before its start")
-            ranges.append(f"{_escape(low)}-{_escape(high)}")
+            ranges.append((low, high))
             at += 1
         if not ranges:
             self._fail("empty brackets match nothing")
-        return f"/[{'^' * negated}{''.join(ranges)}]/"
+        return Characters(ranges, negated)
 
     def _characters(self, at: int, end: int) -> Iterator[tuple[str, int]]:
         """Yield the spelling and the code point of each character between two offsets."""
@@ -148,28 +149,25 @@ class _Converter:
             yield found[0], code
             at = found.end()
 
-    def _repeat(self, item: str) -> str:
+    def _repeat(self, item: Node) -> Node:
         text = TIMES.get(self._symbol[0]) or re.sub(r"\s", "", self._symbol[0])
         least, comma, most = text[1:-1].partition(",")
         if not comma:
             most = least
         if most and int(most) < int(least):
             self._fail(f"'{text}' has a maximum below its minimum")
-        return (
-            f"({item}){{{int(least)},{most and int(most)}}}"
-            if most.strip("0") or not most
-            else EMPTY
-        )
+        if most and int(most) == 0:
+            return Sequence([])
+        return Repeat([item], int(least), int(most) if most else None)
 
-    def _token(self) -> str:
-        self._has_tokens = True
+    def _token(self) -> Node:
         name = self._symbol[0]
         if name.startswith("!"):  # the library's negation would include the end of the sequence
             self._fail(f"'{shorten(name)}' isn't supported; '.' matches all text without tokens")
         number = int(name[2:-2]) if re.fullmatch(r"<\[[0-9]+\]>", name) else self._special.get(name)
-        if number not in self._special.values():
+        if number is None or number not in self._special.values():
             self._fail(f"'{shorten(name)}' isn't a special token; write its text instead")
-        return f"<[{number}]>"
+        return Token(number)
 
     def _find_used(self) -> list[str]:
         """Return the rules that the root needs. Raise GuideError if a rule is missing."""
@@ -183,16 +181,6 @@ class _Converter:
         for rule in used:
             used += self._mentions[rule].keys() - set(used)
         return used
-
-    def _is_recursive(self, used: list[str]) -> bool:
-        try:
-            TopologicalSorter({name: self._mentions[name] for name in used}).prepare()
-        except CycleError:
-            return True
-        return False
-
-    def _number(self, name: str) -> int:
-        return self._numbers.setdefault(name, len(self._numbers))
 
     def _take(self, kind: str, wanted: str) -> str:
         if self._kind != kind:
@@ -231,5 +219,83 @@ ITEMS: Final = {
 }
 
 
-def _escape(code: int) -> str:
-    return rf"\x{{{code:x}}}"
+class _Writer:
+    """Writes rules in Lark. Names of terminals are in upper case."""
+
+    def __init__(self, rules: Mapping[str, Node]) -> None:
+        self._rules = rules
+        self._numbers = {name: number for number, name in enumerate(rules)}
+        self._grammar = Grammar(rules)
+        self._root = Reference(ROOT)
+        self._lines: list[str] = []
+        self._units: list[Unit] = []
+
+    def write(self) -> str:
+        self._write_lines()
+        while self._grammar.split_conflicting(self._units):
+            self._write_lines()
+        return "\n".join(self._lines)
+
+    def _write_lines(self) -> None:
+        self._units = []
+        self._lines = []
+        self._lines.append(f"start: {self._rule(self._root)}")
+        for name, body in self._rules.items():
+            if self._grammar.is_whole(body):
+                self._lines.append(f"R{self._numbers[name]}: {self._terminal(body)}")
+            else:
+                self._lines.append(f"r{self._numbers[name]}: {self._rule(body)}")
+
+    def _rule(self, node: Node) -> str:
+        """Return a node in a rule. Its whole parts are terminals."""
+        if self._grammar.is_whole(node):
+            return self._unit((node,), node)
+        if isinstance(node, Reference):
+            return f"r{self._numbers[node.name]}"
+        if not isinstance(node, Sequence):
+            return _combine(node, self._rule)
+        pieces = []
+        for whole, row in groupby(node.parts, self._grammar.is_whole):
+            parts = tuple(row)
+            if whole and len(parts) > 1 and not self._grammar.is_split(node):
+                pieces.append(self._unit(parts, node))
+            else:
+                pieces += map(self._rule, parts)
+        return " ".join(pieces) or EMPTY
+
+    def _unit(self, nodes: tuple[Node, ...], owner: Node) -> str:
+        self._units.append(Unit(nodes, owner))
+        text = " ".join(map(self._terminal, nodes))
+        if isinstance(owner, Characters | Reference):
+            return text
+        self._lines.append(f"T{len(self._units)}: {_join(text)}")
+        return f"T{len(self._units)}"
+
+    def _terminal(self, node: Node) -> str:
+        if isinstance(node, Reference):
+            return f"R{self._numbers[node.name]}"
+        return _join(_combine(node, self._terminal))
+
+
+def _combine(node: Node, write: Callable[[Node], str]) -> str:
+    """Return a node in Lark. write: returns one of its parts."""
+    match node:
+        case Characters():
+            ranges = (rf"\x{{{low:x}}}-\x{{{high:x}}}" for low, high in node.ranges)
+            return f"/[{'^' * node.negated}{''.join(ranges)}]/"
+        case Choice():
+            return f"({' | '.join(map(write, node.parts))})"
+        case Repeat(parts=[part]):
+            most = "" if node.most is None else node.most
+            return f"({write(part)}){{{node.least},{most}}}"
+        case Token():
+            return f"<[{node.number}]>"
+        case Reference():
+            raise TypeError(node)
+        case _:
+            return " ".join(map(write, node.parts)) or EMPTY
+
+
+def _join(text: str) -> str:
+    """Join adjacent regular expressions."""
+    return text.replace("/ /", "")

@@ -119,6 +119,10 @@ def test_a_grammar_accepts_what_a_reference_matcher_accepts(recursive, data):
         others = NAMES if recursive else NAMES[at + 1 :]
         leaves = LEAVES | st.sampled_from(others).map(name) if others else LEAVES
         rules[rule] = data.draw(nodes_of(leaves))
+    if recursive:
+        before, after, inner = (data.draw(nodes_of(LEAVES)) for _ in range(3))
+        nested = sequence([before, name("root"), after, rules["root"]])
+        rules["root"] = choice([nested, inner])
     grammar = "\n".join(f"{rule} ::= {written}" for rule, (written, _) in rules.items())
     expected = [text for text in TEXTS if accepted(rules, text)]
     assert not expected or [text for text in TEXTS if accepts(grammar, text)] == expected, grammar
@@ -160,6 +164,36 @@ def test_syntax_has_the_meaning_that_it_has_in_llama_cpp(rule, text, fitting, ro
     assert fits("ebnf_grammar", root.replace('"x"?', "x").format(rule), text) == fitting
 
 
+NESTED = [
+    ('root ::= "(" root ")" | [a-z]+', "(ab)", True),
+    ('root ::= "(" root ")" | [a-z]+ "b"', "(ab)", True),  # greedy letters would take the b
+    ('root ::= "(" root ")" | [a-z]+ [b)]', "(ab))", True),
+    ('root ::= "(" root ")" | "if" "x" | [a-z]+ "!"', "(ifx)", True),
+    ('root ::= "(" root ")" | "if" "x" | [a-z]+ "!"', "(ifx!)", True),
+    ('root ::= "(" root ")" | "if" "x" | [a-z]+ "!"', "(ify)", False),
+    ('root ::= "(" root ws ")" ws | "a" ws\nws ::= [ ]*', "( a  ) ", False),
+    ('root ::= "(" root ws ")" ws | "a" ws\nws ::= [ ]*', "((a  ) )", True),
+    # é and è start with the same byte
+    ('root ::= root "è" | ("aé")+', "aéaéèè", True),
+    ('root ::= root "è" | ("a" "é"?)+', "aaéèè", True),
+    ('root ::= root "è" | [aé]+', "aéaè", True),
+    ('root ::= item*\nitem ::= [0-9]+ | "-" item "+"', "1-23+4", True),
+    ('root ::= a\na ::= b\nb ::= c root? c\nc ::= "x" | "xx"', "xxxxxx", True),
+]
+
+
+@pytest.mark.parametrize(("grammar", "text", "fitting"), NESTED)
+def test_recursive_grammars_match_every_length_of_their_parts(grammar, text, fitting):
+    assert fits("ebnf_grammar", grammar, text) == fitting
+
+
+def test_a_large_recursive_grammar_is_accepted():
+    words = " | ".join(f'"word{number} " [a-z]{{1,9}} "."' for number in range(500))
+    grammar = f'root ::= "(" root ")" | {words}'
+    assert fits("ebnf_grammar", grammar, "((word499 abc.))")
+    assert not fits("ebnf_grammar", grammar, "((word500 abc.))")
+
+
 def test_names_that_differ_only_by_case_or_hyphen_are_different_rules():
     rules = {"start": "s", "Start": "S", "a-b": "-", "a_b": "_", "A-B": "AB", "aB": "aB", "1": "1"}
     lines = [f'{rule} ::= "{text}"' for rule, text in rules.items()]
@@ -199,5 +233,7 @@ def test_errors_name_the_place_in_the_clients_grammar(grammar, reason):
 @pytest.mark.parametrize("token", ["<tool call>", "<[{}]>"])
 def test_a_grammar_can_name_special_tokens(token):
     number = tokenizer().token_to_id("<tool call>")
-    it = matcher("ebnf_grammar", f'root ::= {token.format(number)} "a"')
-    assert it.peek_forced(2) == [number, *encoded("a")]
+    it = matcher("ebnf_grammar", f'root ::= {token.format(number)} "a" | [a-z]+ root')
+    it.advance(encoded("xyz"))
+    it.advance([number])
+    assert it.peek_forced(2) == encoded("a")
