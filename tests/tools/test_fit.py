@@ -8,7 +8,7 @@ from error_lines import error_line
 
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
-from tandem.tools.models.weights import check_weights
+from tandem.tools.models.weights import check_architecture, check_weights
 from tandem.tools.profiles import deployment, machine
 
 COUNTS = {"target": 400_000_000, "draft": 1_000_000}
@@ -109,6 +109,16 @@ def test_weights_of_another_model_are_rejected_before_they_are_loaded(whole, cha
         shown = error_line(TandemError, check_weights, whole)
         assert shown.startswith(f"the weights in {whole} are another model's: ")
         assert line in shown
+
+
+@pytest.mark.parametrize(("kind", "known"), [("llama", True), ("qwen2", True), ("gpt-9", False)])
+def test_unknown_architectures_are_rejected_before_anything_is_downloaded(tmp_path, kind, known):
+    write_empty(tmp_path, 100, model_type=kind)
+    if known:
+        check_architecture(tmp_path)
+    else:
+        shown = error_line(TandemError, check_architecture, tmp_path)
+        assert "architecture 'gpt-9' isn't known to transformers " in shown
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,13 @@ from typing import Literal, NamedTuple
 from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES
 from tandem.engines.torch.kv_size import GROWTH, kv_bytes_per_token
 from tandem.tools.errors import TandemError
-from tandem.tools.models.weights import check_weights, count_parameters, gigabytes, item_bytes
+from tandem.tools.models.weights import (
+    check_architecture,
+    check_weights,
+    count_parameters,
+    gigabytes,
+    item_bytes,
+)
 from tandem.tools.profiles.checkpoint import read_checkpoint_config
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
@@ -43,6 +49,8 @@ def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Role, int]
     """
     engines = deployment.profile.engines
     sections = [getattr(engines, role) for role in num_parameters]
+    for section in sections:
+        check_architecture(section.checkpoint)
     fractions = [s.gpu_memory_fraction for s in sections if isinstance(s, TorchDraft)]
     gpu = free_gpu_memory(min(fractions)) if fractions else None
     free = free_memory() if gpu is None else gpu
@@ -77,6 +85,7 @@ def check_fit(deployment: Deployment) -> None:
     ours = {r: s for r, s in sections.items() if isinstance(s, TorchDraft | LlamaCppDraft)}
     for section in ours.values():
         if isinstance(section, TorchDraft):
+            check_architecture(section.checkpoint)
             check_weights(section.checkpoint)
     sized = {role: section for role, section in ours.items() if section.kv_cache_tokens}
     if not sized:

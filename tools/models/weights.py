@@ -6,9 +6,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tandem.engines.llamacpp.settings import GGUF_FILE
 from tandem.engines.torch.kv_size import LAYERS, WIDTH
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_checkpoint_config, weight_files
@@ -41,6 +44,23 @@ def count_parameters(folder: Path) -> int:
     """Return the approximate number of weights in a checkpoint's folder; 0 without known files."""
     size = sum(path.stat().st_size for path in weight_files(folder))
     return size // item_bytes(read_checkpoint_config(folder))
+
+
+def check_architecture(folder: Path) -> None:
+    """Raise TandemError if the installed transformers doesn't know a checkpoint's architecture.
+
+    Searches the names in its source, because importing it takes seconds.
+    """
+    kind, package = read_checkpoint_config(folder).get("model_type"), find_spec("transformers")
+    if kind is None or package is None or package.origin is None or (folder / GGUF_FILE).exists():
+        return
+    sources = Path(package.origin).parent.glob("models/auto/*.py")
+    names = {name for path in sources for name in re.findall(r'"([\w.-]+)"', path.read_text())}
+    if "llama" in names and kind not in names:
+        raise TandemError(
+            f"{folder}: architecture '{kind}' isn't known to transformers "
+            f"{metadata.version('transformers')}; a newer version may know it"
+        )
 
 
 def check_weights(folder: Path) -> None:
