@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--delays", type=comma_separated(float), default=(0.1, 1.0, 5.0), help="ms")
     parser.add_argument("--streams", type=comma_separated(int), default=(1, 16, 64))
     parser.add_argument("--draft-len", type=int, default=10, help="draft tokens per round")
-    parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
+    parser.add_argument("--max-tokens", type=int, default=120, help="of each answer")
     options = parser.parse_args()
     variants = [
         Variant("draft_model", options.draft_len, draft_ahead=ahead) for ahead in ("false", "true")
