@@ -20,9 +20,9 @@ from tandem.guides.terminals import (
     Grammar,
     Node,
     Reference,
-    Repeat,
-    Sequence,
-    Token,
+    Repetition,
+    Row,
+    SpecialToken,
     Unit,
 )
 
@@ -107,7 +107,7 @@ class _Converter:
             elif self._kind in ITEMS:
                 items.append(ITEMS[self._kind](self))
             else:
-                return items[0] if len(items) == 1 else Sequence(items)
+                return items[0] if len(items) == 1 else Row(items)
             self._move_on()
 
     def _any(self) -> Node:
@@ -115,7 +115,7 @@ class _Converter:
 
     def _literal(self) -> Node:
         start, end = self._symbol.span()
-        return Sequence([Characters([(c, c)]) for _, c in self._characters(start + 1, end - 1)])
+        return Row([Characters([(c, c)]) for _, c in self._characters(start + 1, end - 1)])
 
     def _set(self) -> Node:
         start, end = self._symbol.span()
@@ -157,8 +157,8 @@ class _Converter:
         if most and int(most) < int(least):
             self._fail(f"'{text}' has a maximum below its minimum")
         if most and int(most) == 0:
-            return Sequence([])
-        return Repeat([item], int(least), int(most) if most else None)
+            return Row([])
+        return Repetition([item], int(least), int(most) if most else None)
 
     def _token(self) -> Node:
         name = self._symbol[0]
@@ -167,7 +167,7 @@ class _Converter:
         number = int(name[2:-2]) if re.fullmatch(r"<\[[0-9]+\]>", name) else self._special.get(name)
         if number is None or number not in self._special.values():
             self._fail(f"'{shorten(name)}' isn't a special token; write its text instead")
-        return Token(number)
+        return SpecialToken(number)
 
     def _find_used(self) -> list[str]:
         """Return the rules that the root needs. Raise GuideError if a rule is missing."""
@@ -252,7 +252,7 @@ class _Writer:
             return self._unit((node,), node)
         if isinstance(node, Reference):
             return f"r{self._numbers[node.name]}"
-        if not isinstance(node, Sequence):
+        if not isinstance(node, Row):
             return _combine(node, self._rule)
         pieces = []
         for whole, row in groupby(node.parts, self._grammar.is_whole):
@@ -285,10 +285,10 @@ def _combine(node: Node, write: Callable[[Node], str]) -> str:
             return f"/[{'^' * node.negated}{''.join(ranges)}]/"
         case Choice():
             return f"({' | '.join(map(write, node.parts))})"
-        case Repeat(parts=[part]):
+        case Repetition(parts=[part]):
             most = "" if node.most is None else node.most
             return f"({write(part)}){{{node.least},{most}}}"
-        case Token():
+        case SpecialToken():
             return f"<[{node.number}]>"
         case Reference():
             raise TypeError(node)

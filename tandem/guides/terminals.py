@@ -32,7 +32,7 @@ class Characters:
 
 
 @dataclass(eq=False)
-class Sequence:
+class Row:
     """Parts in a row."""
 
     parts: list[Node]
@@ -46,7 +46,7 @@ class Choice:
 
 
 @dataclass(eq=False)
-class Repeat:
+class Repetition:
     """Repetitions of one part. most: None if there is no maximum."""
 
     parts: list[Node]
@@ -62,13 +62,13 @@ class Reference:
 
 
 @dataclass(eq=False)
-class Token:
+class SpecialToken:
     """A token that isn't text."""
 
     number: int
 
 
-Node: TypeAlias = Characters | Sequence | Choice | Repeat | Reference | Token
+Node: TypeAlias = Characters | Row | Choice | Repetition | Reference | SpecialToken
 
 
 class Unit(NamedTuple):
@@ -127,7 +127,7 @@ class Grammar:
 
     def is_whole(self, node: Node) -> bool:
         """Return whether a node can be a terminal or a part of one."""
-        if isinstance(node, Characters | Token):
+        if isinstance(node, Characters | SpecialToken):
             return isinstance(node, Characters)
         if id(node) in self._split:
             return False
@@ -220,9 +220,9 @@ class Grammar:
                     frozenset().union(*(option.last for option in options)),
                     any(option.nullable for option in options),
                 )
-            case Token():  # it isn't part of a terminal
+            case SpecialToken():  # it isn't part of a terminal
                 raise TypeError(node)
-            case Repeat(parts=[part]):
+            case Repetition(parts=[part]):
                 count = max(node.least, 1) if node.most is None else node.most
                 copies = [self._fragment(part) for _ in range(count)]
                 if node.most is None:
@@ -272,7 +272,7 @@ class Grammar:
                     at, end = (bisect_left(self._bounds, code) for code in (low, high + 1))
                     letters |= (1 << end) - (1 << at)
                 return Start(self._all ^ letters if node.negated else letters)
-            case Token():
+            case SpecialToken():
                 return Start()
             case Reference():
                 return self._starts[node.name]
@@ -282,7 +282,7 @@ class Grammar:
         else:
             at = next((at for at, start in enumerate(starts) if not start.nullable), len(starts))
             needed, nullable = starts[: at + 1], at == len(starts)
-        if isinstance(node, Repeat):
+        if isinstance(node, Repetition):
             nullable |= node.least == 0
         return Start(reduce(or_, (start.letters for start in needed), 0), nullable)
 
@@ -305,9 +305,9 @@ class Grammar:
                 case Choice():
                     for part in node.parts:
                         visit(part, after)
-                case Repeat(parts=[part]):
+                case Repetition(parts=[part]):
                     visit(part, after if node.most == 1 else after | self._start(part).letters)
-                case Sequence():
+                case Row():
                     for part in reversed(node.parts):
                         visit(part, after)
                         start = self._start(part)
@@ -338,7 +338,7 @@ def _bounds(bodies: Iterable[Node]) -> list[int]:
         node = left.pop()
         if isinstance(node, Characters):
             bounds.update(code for low, high in node.ranges for code in (low, high + 1))
-        elif not isinstance(node, Reference | Token):
+        elif not isinstance(node, Reference | SpecialToken):
             left += node.parts
     return sorted(bounds)
 
