@@ -537,6 +537,7 @@ def test_closing_fails_running_calls_and_ends_the_llm(start, package):
         ("return_context_logits", {"return_context_logits": True}),
         ("return_generation_logits", {"return_generation_logits": True}),
         ("bad_words_list", {"sampling": SamplingParams(bad_words=Words.of((5,), (6, 7)))}),
+        ("cache_salt", {"cache_salt": 7}),
         ("min_p", {"sampling": SamplingParams(min_p=0.1)}),
         ("repetition_penalty", {"sampling": SamplingParams(repetition_penalty=1.1)}),
         ("presence_penalty", {"sampling": SamplingParams(presence_penalty=0.1)}),

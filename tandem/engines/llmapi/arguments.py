@@ -191,6 +191,7 @@ def reject_unsupported(request: EngineRequest, *, penalties: bool) -> None:
         "return_generation_logits": request.return_generation_logits,
         "bad_words_list with words of several tokens": sampling.bad_words.longest > 1,
         "min_p": sampling.min_p != 0,
+        "cache_salt": request.cache_salt != 0,
         **dict.fromkeys(_penalties(sampling), not penalties),
     }
     reject(rejected, "by this engine (llmapi); omit it")
