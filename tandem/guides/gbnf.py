@@ -21,7 +21,7 @@ from tandem.guides.terminals import (
     Node,
     Reference,
     Repetition,
-    Row,
+    Series,
     SpecialToken,
     Unit,
 )
@@ -107,7 +107,7 @@ class _Converter:
             elif self._kind in ITEMS:
                 items.append(ITEMS[self._kind](self))
             else:
-                return items[0] if len(items) == 1 else Row(items)
+                return items[0] if len(items) == 1 else Series(items)
             self._move_on()
 
     def _any(self) -> Node:
@@ -115,7 +115,7 @@ class _Converter:
 
     def _literal(self) -> Node:
         start, end = self._symbol.span()
-        return Row([Characters([(c, c)]) for _, c in self._characters(start + 1, end - 1)])
+        return Series([Characters([(c, c)]) for _, c in self._characters(start + 1, end - 1)])
 
     def _set(self) -> Node:
         start, end = self._symbol.span()
@@ -157,7 +157,7 @@ class _Converter:
         if most and int(most) < int(least):
             self._fail(f"'{text}' has a maximum below its minimum")
         if most and int(most) == 0:
-            return Row([])
+            return Series([])
         return Repetition([item], int(least), int(most) if most else None)
 
     def _token(self) -> Node:
@@ -252,7 +252,7 @@ class _Writer:
             return self._unit((node,), node)
         if isinstance(node, Reference):
             return f"r{self._numbers[node.name]}"
-        if not isinstance(node, Row):
+        if not isinstance(node, Series):
             return _combine(node, self._rule)
         pieces = []
         for whole, row in groupby(node.parts, self._grammar.is_whole):

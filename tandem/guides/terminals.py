@@ -32,7 +32,7 @@ class Characters:
 
 
 @dataclass(eq=False)
-class Row:
+class Series:
     """Parts in a row."""
 
     parts: list[Node]
@@ -68,7 +68,7 @@ class SpecialToken:
     number: int
 
 
-Node: TypeAlias = Characters | Row | Choice | Repetition | Reference | SpecialToken
+Node: TypeAlias = Characters | Series | Choice | Repetition | Reference | SpecialToken
 
 
 class Unit(NamedTuple):
@@ -307,7 +307,7 @@ class Grammar:
                         visit(part, after)
                 case Repetition(parts=[part]):
                     visit(part, after if node.most == 1 else after | self._start(part).letters)
-                case Row():
+                case Series():
                     for part in reversed(node.parts):
                         visit(part, after)
                         start = self._start(part)
