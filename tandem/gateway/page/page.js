@@ -514,7 +514,7 @@ async function connect() {
     document.title = `${first.root} · Tandem`;
     at("mode").disabled = at("system").disabled = !chats;
     at("welcome").textContent = chats
-      ? "Ask something, or try an example. Each one runs with and without drafts."
+      ? "Ask something, or try an example. Each one runs with and without drafts: guesses of the next words that the model checks in one step."
       : "This model has no chat template, so it continues your text. Each prompt is on its own.";
     showSettings(chat.settings);
     showExamples();
