@@ -17,11 +17,9 @@ from tandem.contract.guide import EXACT, LAYOUT_KEY, OWN_OPTIONS
 from tandem.guides.closed_objects import close_objects
 from tandem.guides.endless import drop_endless
 from tandem.guides.errors import TOO_LARGE, GuideError
-from tandem.guides.exact_numbers import check_numbers
-from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.finite_sets import list_values
 from tandem.guides.formats import FORMATS
-from tandem.guides.multiples import check_multiples
+from tandem.guides.number_limits import check_numbers
 from tandem.guides.patterns import translate
 from tandem.guides.references import check_references, percent_encode
 from tandem.guides.schema_parts import iter_leaves, iter_schemas
@@ -98,8 +96,6 @@ def _own_options(schema: dict[str, Any]) -> dict[str, bool]:
 def _check(schema: dict[str, Any]) -> None:
     check_references(schema)
     check_numbers(schema)
-    check_exclusive_bounds(schema)
-    check_multiples(schema)
     _check_min_properties(schema)
     _check_first_items(schema)
     _check_constants(schema)

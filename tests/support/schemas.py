@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 
 from tandem.guides.errors import GuideError
-from tandem.guides.exclusive_bounds import check_exclusive_bounds
+from tandem.guides.number_limits import check_exclusive_bounds
 
 Schema = dict[str, Any]
 
