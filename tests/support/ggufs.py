@@ -20,12 +20,14 @@ def write_gguf(
     quantization: str = "Q8_0",
     width: int = 64,
     tensors_per_file: int = 0,
+    splitting: str = "gpt-2",
 ) -> None:
     """Write a two-layer Llama in float32, with a byte-level BPE tokenizer.
 
     omit: name of a tensor that the file lacks. vocab: write this number of tokens without a
     tokenizer, and quantized weights. architecture: the name in the file. quantization: ggml's name
-    of the type; those with a K need a width of 256. tensors_per_file: split the file.
+    of the type; those with a K need a width of 256. tensors_per_file: split the file. splitting:
+    llama.cpp's name of the rules that split a text before merges.
     """
     import numpy as np
     from gguf import GGMLQuantizationType, GGUFWriter
@@ -45,7 +47,7 @@ def write_gguf(
     if vocab:
         writer.add_tokenizer_model("none")
     else:
-        _add_tokenizer(writer, path.parent / "tokenizer")
+        _add_tokenizer(writer, path.parent / "tokenizer", splitting)
     random = np.random.default_rng(seed)
     shapes = {"token_embd": (size, width), "output_norm": (width,)}
     for layer in range(2):
@@ -116,13 +118,13 @@ class LlamaTokenizer:
         return ids[:count].tolist()
 
 
-def _add_tokenizer(writer: Any, folder: Path) -> None:
+def _add_tokenizer(writer: Any, folder: Path, splitting: str) -> None:
     from gguf import TokenType
 
     merged = json.loads((folder / "tokenizer.json").read_text())["model"]
     tokens = sorted(merged["vocab"], key=merged["vocab"].get)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(splitting)
     writer.add_token_list(tokens)
     kinds = [TokenType.CONTROL if token == END else TokenType.NORMAL for token in tokens]
     writer.add_token_types(kinds)

@@ -79,12 +79,14 @@ def test_lora_adapters_are_rejected(converted, tmp_path):
         deployment.check(profile)
 
 
-def test_token_ids_equal_llamacpps_own(file, converted):
-    tokenizer = load_tokenizer(converted)
-    theirs = LlamaTokenizer(file)
+@pytest.mark.parametrize("splitting", ["gpt-2", "smollm"])
+def test_token_ids_equal_llamacpps_own(cache, tmp_path, splitting):
+    file = tmp_path / "model.gguf"
+    write_gguf(file, splitting=splitting)
+    tokenizer, theirs = load_tokenizer(gguf_module.convert_gguf(file)), LlamaTokenizer(file)
     random = np.random.default_rng(1)
-    letters = [*"abz AZ09.,'\n\t  -_{}", "é", "中", "🙂", "\u200b", "  ", "ß"]
-    for size in random.integers(1, 40, 200):
+    letters = [*"abz AZ0189.,:'\n\t  -_{}", "é", "中", "🙂", "\u200b", "  ", "ß", "\n\n", "½"]
+    for size in random.integers(1, 40, 1000):
         text = "".join(random.choice(letters, size))
         assert tokenizer.encode(text, add_special_tokens=False).ids == theirs.encode(text), text
 

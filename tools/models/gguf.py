@@ -21,6 +21,7 @@ from tandem.tools.triton.serving import status_line
 
 MAGIC = b"GGUF"
 STAMP = "source.json"
+FORMAT = 2  # raise it if the same file gives another folder
 PACKAGES = ("transformers", "gguf", api.PACKAGE)
 PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")  # one file of a split model
 LONGEST_ERROR = 400  # characters
@@ -70,7 +71,9 @@ def _stamp(path: Path) -> str:
             f"can't read {path} without the package {error.name}; {install_extra('gguf')}"
         ) from error
     facts = path.stat()
-    return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})
+    return json.dumps(
+        {"format": FORMAT, "size": facts.st_size, "changed": facts.st_mtime_ns, **versions}
+    )
 
 
 def _convert(path: Path, folder: Path, stamp: str) -> None:

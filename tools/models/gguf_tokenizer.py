@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import sys
 from pathlib import Path
 
 from tandem.engines.errors import LoadError, typed_line
 from tandem.engines.llamacpp import api
+
+# llama.cpp's names of the rules that split a text at each digit (llama-vocab.cpp)
+SPLIT_DIGITS = ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b")
+LONGEST_NAME = 100  # bytes
 
 
 def write_tokenizer(path: Path, folder: Path) -> None:
@@ -20,6 +26,10 @@ def write_tokenizer(path: Path, folder: Path) -> None:
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     config = AutoConfig.from_pretrained(**where, local_files_only=True)
     AutoTokenizer.from_pretrained(**where, local_files_only=True).save_pretrained(folder)
+    name = ctypes.create_string_buffer(LONGEST_NAME)
+    llama.llama_model_meta_val_str(model, b"tokenizer.ggml.pre", name, LONGEST_NAME)
+    if name.value.decode() in SPLIT_DIGITS:
+        _split_digits(folder / "tokenizer.json")
     vocabulary = llama.llama_model_get_vocab(model)
     config.vocab_size = size = llama.llama_vocab_n_tokens(vocabulary)
     ends = [i for i in range(size) if llama.llama_vocab_is_eog(vocabulary, i)]
@@ -28,6 +38,15 @@ def write_tokenizer(path: Path, folder: Path) -> None:
     config.eos_token_id = sorted(ends, key=lambda token: token != own) or None
     llama.llama_model_free(model)
     config.save_pretrained(folder)
+
+
+def _split_digits(file: Path) -> None:
+    """Split a text at each digit first, which transformers omits."""
+    content = json.loads(file.read_text())
+    digits = {"type": "Digits", "individual_digits": True}
+    steps = [digits, content["pre_tokenizer"]]
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    file.write_text(json.dumps(content, ensure_ascii=False))
 
 
 def main() -> None:

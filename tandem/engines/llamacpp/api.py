@@ -122,6 +122,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # name -> types of result and argumen
     "llama_model_is_diffusion": (c_bool, c_void_p),
     "llama_model_n_ctx_train": (c_int32, c_void_p),
     "llama_model_get_vocab": (c_void_p, c_void_p),
+    "llama_model_meta_val_str": (c_int32, c_void_p, c_char_p, c_char_p, c_size_t),
     "llama_vocab_n_tokens": (c_int32, c_void_p),
     "llama_vocab_eos": (c_int32, c_void_p),
     "llama_vocab_is_eog": (c_bool, c_void_p, c_int32),
