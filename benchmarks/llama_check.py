@@ -1,0 +1,282 @@
+"""Compare Tandem with llama.cpp's own server on a GGUF file.
+
+    python -m benchmarks.llama_check model.gguf --draft small.gguf
+
+Both serve the file with the same number of threads, through OpenAI's API: Tandem without drafts,
+with prompt lookup and with `auto`; llama.cpp's server, from the package xllamacpp, alone and with
+its own n-gram drafters. With --draft, both also use a draft model. The variants take turns; a first
+turn isn't counted, so all prompts are cached, except those of "new prompt". llama.cpp keeps the KV
+cache's values in float16, Tandem in bfloat16, so an output can differ where two tokens are nearly
+tied; --same-kv makes llama.cpp use bfloat16. Its JSON has line breaks, so it always differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.turns import in_turns
+
+STARTUP_SECONDS = 300
+SLOT_TOKENS = 1024  # context of each of llama.cpp's slots
+LLAMA = """
+import json, sys, time, xllamacpp as x
+o = json.loads(sys.argv[1])
+p = x.CommonParams()
+p.model.path, p.port, p.n_parallel, p.n_ctx = o["file"], o["port"], o["slots"], o["context"]
+p.cpuparams.n_threads = p.cpuparams_batch.n_threads = o["threads"]
+if o["same_kv"]:
+    p.cache_type_v = x.ggml_type.GGML_TYPE_BF16
+if o["drafter"]:
+    kind = "COMMON_SPECULATIVE_TYPE_" + o["drafter"]
+    p.speculative.types = [getattr(x.common_speculative_type, kind)]
+if o["draft"]:
+    p.speculative.draft.mparams.path = o["draft"]
+server = x.Server(p)
+time.sleep(10**6)
+"""
+CODE = "def area(width, height):\n    '''Return the area.'''\n    return width * height\n\n\n"
+MORE = "def volume(width, height, depth):\n    return area(width, height) * depth\n\n\n"
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "occupation": {"type": "string", "maxLength": 30},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "likes": {"type": "array", "items": {"enum": ["tea", "snow", "trains"]}, "maxItems": 3},
+    },
+    "required": ["name", "occupation", "age", "likes"],
+    "additionalProperties": False,
+}
+NEW = "new prompt"
+FRESH = "(fresh)"  # in a prompt that no server has seen
+LONG = "The ferry leaves at nine in the morning. Tickets cost four coins. Dogs travel free. " * 20
+THINGS = ("moon", "sea", "fox", "bread", "snow", "bee", "train", "tree")
+PLACES = ("Rome", "Oslo")
+
+
+class Answer(NamedTuple):
+    """An answer, its number of tokens and the milliseconds until its first text."""
+
+    text: str
+    tokens: int
+    first_ms: float
+
+
+class Measured(NamedTuple):
+    """The answers of requests that ran at once, and the seconds that they took."""
+
+    seconds: float
+    answers: list[Answer]
+
+
+class Server(NamedTuple):
+    """A running server. ready: seconds that its start took."""
+
+    process: int
+    port: int
+    ready: float
+
+
+def main() -> None:
+    options = _options()
+    console, base = Console(), options.base_port
+    variants: dict[str, tuple[str, dict[str, Any]]] = {  # name -> server and more fields
+        "llama.cpp": ("llama.cpp", {}),
+        "Tandem, none": ("Tandem", {"drafter": "none"}),
+        "Tandem, prompt lookup": ("Tandem", {"drafter": "prompt_lookup", "num_draft_tokens": 8}),
+        "Tandem, auto": ("Tandem", {"drafter": "prompt_lookup", "num_draft_tokens": -1}),
+    }
+    own = {"ngram-simple": "NGRAM_SIMPLE", "ngram-mod": "NGRAM_MOD"}
+    if options.draft:
+        own["draft model"] = "DRAFT_SIMPLE"
+        variants["Tandem, draft model"] = (
+            "Tandem",
+            {"drafter": "draft_model", "num_draft_tokens": -1},
+        )
+    with ExitStack() as stack:
+        command = [sys.executable, "-m", "tandem", "up", "--target", str(options.file)]
+        command += ["--base-port", str(base)]
+        if options.draft:
+            command += ["--draft", str(options.draft)]
+        with _started(command, base + 3):
+            pass  # the first start may read the tokenizer
+        servers = {"Tandem": stack.enter_context(_started(command, base + 3))}
+        for number, name in enumerate(("", *own)):
+            given = {
+                "file": str(options.file),
+                "port": base + 10 + number,
+                "slots": max(options.requests),
+                "context": max(options.requests) * SLOT_TOKENS,
+                "threads": len(os.sched_getaffinity(0)),
+                "same_kv": options.same_kv,
+                "drafter": own.get(name),
+                "draft": str(options.draft) if name == "draft model" else None,
+            }
+            label = f"llama.cpp, {name}" if name else "llama.cpp"
+            start = _started([sys.executable, "-c", LLAMA, json.dumps(given)], base + 10 + number)
+            servers[label] = stack.enter_context(start)
+            variants[label] = label, {}
+        for kind in options.texts:
+            console.print(_table(kind, variants, servers, options))
+        table = Table("server", "seconds until ready", "MB of memory (PSS)", box=None)
+        for name, server in servers.items():
+            table.add_row(name, f"{server.ready:.1f}", f"{_memory(server.process) / 1e6:.0f}")
+        console.print(table)
+
+
+def _table(
+    kind: str,
+    variants: dict[str, tuple[str, dict[str, Any]]],
+    servers: dict[str, Server],
+    options: argparse.Namespace,
+) -> Table:
+    columns = "at once", "tokens/s", "of llama.cpp", "of none", "ms to first text", "equal outputs"
+    table = Table(kind, *columns, box=None)
+    for count in options.requests if kind != NEW else [1]:
+        bodies = [_body(kind, number, options.tokens) for number in range(count)]
+        measure = {
+            name: partial(_measure, servers[server].port, [body | more for body in bodies], name)
+            for name, (server, more) in variants.items()
+        }
+        outcomes = in_turns(measure, options.turns, f"{kind}, {count} at once")
+        rates = {
+            name: median(sum(a.tokens for a in turn.answers) / turn.seconds for turn in turns)
+            for name, turns in outcomes.items()
+        }
+        wanted = [answer.text for answer in outcomes["llama.cpp"][-1].answers]
+        for name, turns in outcomes.items():
+            texts = [answer.text for answer in turns[-1].answers]
+            equal = sum(map(str.__eq__, texts, wanted))
+            first = median(answer.first_ms for turn in turns for answer in turn.answers)
+            table.add_row(
+                *(name, str(count), f"{rates[name]:.1f}"),
+                f"{rates[name] / rates['llama.cpp']:.2f}",
+                f"{rates[name] / rates['Tandem, none']:.2f}" if "Tandem" in name else "",
+                *(f"{first:.0f}", f"{equal} of {count}"),
+            )
+    return table
+
+
+def _body(kind: str, number: int, tokens: int) -> dict[str, Any]:
+    """Return request number `number` of a kind."""
+    thing, place = THINGS[number % len(THINGS)], PLACES[number // len(THINGS) % len(PLACES)]
+    question = {
+        "chat": f"What could a {thing} in {place} think about? Write a few sentences.",
+        "edit": f"Repeat this code, with the name {thing}_{place} instead of area:\n\n"
+        f"```python\n{CODE}{MORE}print(area({number}, 4), volume(2, {number}, 5))\n```",
+        NEW: f"{FRESH} {number}. {LONG}When does the ferry leave?",
+        "json": f"Describe a person from {place} who has seen a {thing}, as JSON.",
+    }[kind]
+    body: dict[str, Any] = {
+        "model": "bls_stream",
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if kind == "json":
+        schema = {"name": "person", "schema": PERSON, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return body
+
+
+def _measure(port: int, bodies: Sequence[dict[str, Any]], name: str, turn: int) -> Measured:
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        began = time.perf_counter()
+        answers = list(pool.map(partial(_ask, port, f"{name} {turn}"), bodies))
+        return Measured(time.perf_counter() - began, answers)
+
+
+def _ask(port: int, fresh: str, body: dict[str, Any]) -> Answer:
+    began, first, text, tokens = time.perf_counter(), 0.0, "", 0
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=STARTUP_SECONDS)
+    where, headers = "/v1/chat/completions", {"content-type": "application/json"}
+    connection.request("POST", where, json.dumps(body).replace(FRESH, fresh), headers)
+    response = connection.getresponse()
+    if response.status != http.client.OK:
+        raise SystemExit(f"{port} answered {response.status}: {response.read().decode()[:500]}")
+    for line in response:
+        if not line.startswith(b"data: {"):
+            continue
+        chunk = json.loads(line[6:])
+        if chunk.get("usage"):
+            tokens = chunk["usage"]["completion_tokens"]
+        for choice in chunk["choices"]:
+            if more := choice["delta"].get("content"):
+                first = first or time.perf_counter()
+                text += more
+    connection.close()
+    return Answer(text, tokens, (first - began) * 1e3)
+
+
+@contextmanager
+def _started(command: Sequence[str], port: int) -> Iterator[Server]:
+    began = time.perf_counter()
+    with (
+        TemporaryFile() as said,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said) as process,
+    ):
+        try:
+            while not _answers(port):
+                if process.poll() is not None or time.perf_counter() - began > STARTUP_SECONDS:
+                    process.kill()
+                    said.seek(0)
+                    raise SystemExit(said.read().decode()[-2000:])
+                time.sleep(0.05)
+            yield Server(process.pid, port, time.perf_counter() - began)
+        finally:
+            process.terminate()
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/v1/models")
+        return connection.getresponse().status == http.client.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def _memory(process: int) -> int:
+    """Return the bytes of a process and its descendants; shared pages count once."""
+    rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+    own = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    children = Path(f"/proc/{process}/task").glob("*/children")
+    return own * 1024 + sum(_memory(int(c)) for file in children for c in file.read_text().split())
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("file", type=Path, help="a GGUF file")
+    parser.add_argument("--draft", type=Path, help="a smaller GGUF file with the same vocabulary")
+    parser.add_argument("--texts", nargs="+", default=["chat", "edit", "json", NEW])
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 4, 16], help="at once")
+    parser.add_argument("--tokens", type=int, default=64, help="maximum per answer")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--same-kv", action="store_true", help="bfloat16 values in llama.cpp, too")
+    parser.add_argument("--base-port", type=int, default=18400)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
