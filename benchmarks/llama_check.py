@@ -71,7 +71,7 @@ THINGS = ("moon", "sea", "fox", "bread", "snow", "bee", "train", "tree")
 PLACES = ("Rome", "Oslo")
 
 
-class Answer(NamedTuple):
+class TimedAnswer(NamedTuple):
     """An answer, its number of tokens and the milliseconds until its first text."""
 
     text: str
@@ -79,11 +79,11 @@ class Answer(NamedTuple):
     first_ms: float
 
 
-class Measured(NamedTuple):
+class MeasuredTurn(NamedTuple):
     """The answers of requests that ran at once, and the seconds that they took."""
 
     seconds: float
-    answers: list[Answer]
+    answers: list[TimedAnswer]
 
 
 class Server(NamedTuple):
@@ -198,14 +198,14 @@ def _body(kind: str, number: int, tokens: int) -> dict[str, Any]:
     return body
 
 
-def _measure(port: int, bodies: Sequence[dict[str, Any]], name: str, turn: int) -> Measured:
+def _measure(port: int, bodies: Sequence[dict[str, Any]], name: str, turn: int) -> MeasuredTurn:
     with ThreadPoolExecutor(len(bodies)) as pool:
         began = time.perf_counter()
         answers = list(pool.map(partial(_ask, port, f"{name} {turn}"), bodies))
-        return Measured(time.perf_counter() - began, answers)
+        return MeasuredTurn(time.perf_counter() - began, answers)
 
 
-def _ask(port: int, fresh: str, body: dict[str, Any]) -> Answer:
+def _ask(port: int, fresh: str, body: dict[str, Any]) -> TimedAnswer:
     began, first, text, tokens = time.perf_counter(), 0.0, "", 0
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=STARTUP_SECONDS)
     where, headers = "/v1/chat/completions", {"content-type": "application/json"}
@@ -224,7 +224,7 @@ def _ask(port: int, fresh: str, body: dict[str, Any]) -> Answer:
                 first = first or time.perf_counter()
                 text += more
     connection.close()
-    return Answer(text, tokens, (first - began) * 1e3)
+    return TimedAnswer(text, tokens, (first - began) * 1e3)
 
 
 @contextmanager
