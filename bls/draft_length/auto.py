@@ -33,7 +33,6 @@ from tandem.bls.draft_length.costs import LoadCosts
 from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.ports import Draft, DraftPlan
 
-FIRST_TOKENS = 8  # draft length before anything is known
 MIN_LAST_ACCEPTANCE = 0.1  # the last token of a branch is accepted with at least this probability
 LEVELS = 5  # of requests, by how many draft tokens in a row are usually right: 1, 2, 4, 8 or 16
 SEQUENCES_PER_SAMPLE = 4  # with n running sequences, one draft in 1 + n // 4 asks for log-probs
@@ -118,7 +117,8 @@ class DraftPlanner:
         if mode is Mode.NO_DRAFTS or (mode is Mode.BEST and not pays):
             return DraftPlan(0, plain_tokens=plans.costs.plain_tokens(now))
         if not plans.choices:
-            return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._stops_when_unsure)
+            first = min(limit, plans.costs.first_tokens)
+            return DraftPlan(first, wants_log_probs=self._stops_when_unsure)
         choice = plans.choices[level]
         is_sample = not next(self._draft_numbers) % (1 + self._load() // SEQUENCES_PER_SAMPLE)
         num_tokens = min(limit, choice.draft.num_tokens)
@@ -185,7 +185,7 @@ class DraftPlanner:
             plans, now = self.current_plans(), self._clock()
             self._end_slot(plans)
             if plans.costs.is_settled(now - seconds):
-                plans.costs.plain.add_steps(0, seconds, steps=num_tokens)
+                plans.costs.plain.add(0, seconds, steps=num_tokens)
                 self._end_slot(plans)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
@@ -194,10 +194,10 @@ class DraftPlanner:
         if costs.mode(now) is Mode.NO_DRAFTS or not costs.is_settled(now - seconds):
             return
         if draft.result is None:
-            costs.lookup.add_steps(len(draft), seconds)
+            costs.lookup.add(len(draft), seconds)
             return
         engine_seconds = draft.result.engine_seconds or draft.result.seconds
-        costs.drafting.add_steps(len(draft.result.tokens), seconds, engine=engine_seconds)
+        costs.drafting.add(len(draft.result.tokens), seconds, engine=engine_seconds)
 
     def _end_slot(self, plans: LoadPlans) -> None:
         if plans.costs.end_slot(self._clock(), max(1, self._load())):

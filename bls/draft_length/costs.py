@@ -1,29 +1,33 @@
 """Costs of steps at one load, which is a number of running sequences.
 
-They are learned from averages over time slots (see `experiments`).
+They are learned from the steps of time slots (see `experiments`).
 """
 
 from __future__ import annotations
+
+from statistics import median
 
 from tandem.bls.draft_length.experiments import Mode, Slots
 from tandem.bls.plain_call_size import MAX_PLAIN_TOKENS
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
-FIRST_PLAIN_TOKENS = 3  # per call of the first measurement; shorter calls cost more per token
+# A first measurement has at least this many rounds, with drafts of these lengths in turn, and then
+# as many plain calls of this many tokens. Shorter calls cost more per token.
+FIRST_STEPS, FIRST_DRAFTS, FIRST_PLAIN_TOKENS = 4, (2, 6), 3
 LONGEST_STEP = 2.0  # times the expected duration; any excess is a pause of the machine
 
 
 class LinearCost:
     """Seconds per step, ``fixed + each * size``, from a weighted least-squares fit.
 
-    size: the number that the cost depends on, such as drafted tokens. A caller records averages
-    itself (`record`), or adds steps (`add_steps`) whose average `end_slot` records.
+    size: the number that the cost depends on, such as drafted tokens. Steps are added to a slot
+    (`add`), and learned when it ends (`end_slot`).
     """
 
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # means, central moments
         self._engine_seconds = self._engine_size = 0.0
-        self.forget_slot()
+        self._slot: list[tuple[int, float, float]] = []  # (steps, size of each, seconds of each)
 
     @property
     def known(self) -> bool:
@@ -35,42 +39,75 @@ class LinearCost:
         """Average seconds per step."""
         return self._y
 
-    def add_steps(
-        self, size: float, seconds: float, *, steps: int = 1, engine: float = 0.0
-    ) -> None:
+    @property
+    def num_added(self) -> int:
+        """How often steps were added to the current slot."""
+        return len(self._slot)
+
+    def add(self, size: float, seconds: float, *, steps: int = 1, engine: float = 0.0) -> None:
         """Add steps to the current slot.
 
         size, seconds: totals of the steps. engine: total by the draft engine's clock, in seconds.
         """
-        self.steps += steps
-        self._size += size
         seconds = max(seconds, 1e-9)  # the clock may not have advanced
-        self.seconds += steps * self._without_pause(size / steps, seconds / steps)
+        self._slot.append((steps, size / steps, seconds / steps))
         self._engine_seconds += engine
         self._engine_size += size
 
-    def end_slot(self, capacity: float) -> None:
-        """End the slot and record its averages.
+    def steps(self) -> list[tuple[int, float, float]]:
+        """Return the steps of the current slot without the excess of pauses."""
+        if not self._slot:
+            return []
+        usual = median(seconds for *_, seconds in self._slot)
+        return [
+            (steps, size, self._without_pause(size, seconds, usual))
+            for steps, size, seconds in self._slot
+        ]
 
-        capacity: length of the slot in seconds, times the number of running sequences.
+    def end_slot(self, capacity: float, delay: float = 0.0) -> None:
+        """End the slot and learn from its steps.
+
+        capacity: length of the slot in seconds, times the number of running sequences. delay:
+        seconds by which each step delayed others.
         """
-        if self.steps:
-            weight = min(1.0, self.seconds / capacity)
-            self.record(self._size / self.steps, self.seconds / self.steps, weight)
+        slot = self.steps()
         self.forget_slot()
+        if not slot:
+            return
+        count = sum(steps for steps, *_ in slot)
+        weight = min(1.0, sum(steps * seconds for steps, _, seconds in slot) / capacity)
+        self._decay(1 - weight * (1 - SLOT_MEMORY))
+        for steps, size, seconds in slot:
+            self._learn(size, seconds + delay, weight * steps / count)
 
-    def record(self, x: float, y: float, weight: float) -> None:
-        """Record that steps of size ``x`` took ``y`` seconds each. weight: at most 1."""
-        y = self._without_pause(x, y)
-        keep = 1 - weight * (1 - SLOT_MEMORY)
-        self._weight = keep * self._weight + weight
+    def record(self, size: float, seconds: float, weight: float) -> None:
+        """Learn from one step. weight: of the step, relative to a full slot's."""
+        seconds = self._without_pause(size, seconds, seconds)
+        self._decay(1 - weight * (1 - SLOT_MEMORY))
+        self._learn(size, seconds, weight)
+
+    def _without_pause(self, size: float, seconds: float, usual: float) -> float:
+        """Return the duration of a step, at most LONGEST_STEP times the expected one.
+
+        usual: expected duration if nothing has been learned.
+        """
+        fixed, each = self.coefficients() if self._y else (usual, 0.0)
+        return min(seconds, LONGEST_STEP * (fixed + each * size))
+
+    def _decay(self, keep: float) -> None:
+        self._weight *= keep
+        self._xx *= keep
+        self._xy *= keep
+        self._engine_seconds *= keep
+        self._engine_size *= keep
+
+    def _learn(self, x: float, y: float, weight: float) -> None:
+        self._weight += weight
         dx, dy = x - self._x, y - self._y
         self._x += dx * weight / self._weight
         self._y += dy * weight / self._weight
-        self._xx = keep * self._xx + weight * dx * (x - self._x)
-        self._xy = keep * self._xy + weight * dy * (x - self._x)
-        self._engine_seconds *= keep
-        self._engine_size *= keep
+        self._xx += weight * dx * (x - self._x)
+        self._xy += weight * dx * (y - self._y)
 
     def coefficients(self) -> tuple[float, float]:
         """Return ``fixed`` and ``each``, both at least 0.
@@ -84,14 +121,8 @@ class LinearCost:
             each = min(each, 0.9 * self._y / self._x)
         return self._y - each * self._x, each
 
-    def _without_pause(self, x: float, y: float) -> float:
-        """Return the duration of a step of size ``x``, at most LONGEST_STEP times the expected."""
-        fixed, each = self.coefficients()
-        return min(y, LONGEST_STEP * (fixed + each * x)) if self._y else y
-
     def forget_slot(self) -> None:
-        self.steps = 0
-        self._size = self.seconds = 0.0
+        self._slot = []
 
 
 class LoadCosts:
@@ -115,6 +146,11 @@ class LoadCosts:
         return self.drafting.known and self.plain.known
 
     @property
+    def first_tokens(self) -> int:
+        """Length of the next draft during the first measurement."""
+        return FIRST_DRAFTS[self.drafting.num_added % len(FIRST_DRAFTS)]
+
+    @property
     def plain_speed(self) -> float:
         """Tokens per second of the target alone."""
         return 1 / max(1e-9, self.plain.average)
@@ -128,7 +164,7 @@ class LoadCosts:
     def plain_tokens(self, now: float) -> int:
         """Return how many tokens the target may decode alone in one call, at least 1."""
         if not self.known:
-            return FIRST_PLAIN_TOKENS
+            return FIRST_PLAIN_TOKENS if self.drafting.known else MAX_PLAIN_TOKENS
         fitting = self.slots.seconds_to_change(now) * self.plain_speed
         return int(min(max(1, fitting), MAX_PLAIN_TOKENS))
 
@@ -139,12 +175,15 @@ class LoadCosts:
     def end_slot(self, now: float, running: int) -> bool:
         """Return whether a slot or a first measurement has ended. If so, learn from its steps.
 
-        A first measurement ends with its slot, or earlier after about one step per sequence.
+        A first measurement ends after about one step per sequence.
         """
-        was_known, slot = self.known, self.slots.number(now)
-        first = self.plain if self.drafting.known else self.drafting
-        first_ends = not was_known and first.steps >= max(2, running)
-        if slot == self._slot and not first_ends:
+        was_known = self.known
+        if was_known:
+            has_ended = self.slots.number(now) != self._slot
+        else:
+            first = self.plain if self.drafting.known else self.drafting
+            has_ended = first.num_added >= max(FIRST_STEPS, running)
+        if not has_ended:
             return False
         self._learn(running)
         self._slot = self.slots.number(now)
@@ -157,19 +196,17 @@ class LoadCosts:
 
     def _learn(self, running: int) -> None:
         """Record the averages of the counted steps."""
-        capacity = running * self.slots.seconds
-        if running > 1 and (self.drafting.steps or self.lookup.steps):
-            self._charge_delays()
-        for cost in (self.drafting, self.lookup, self.plain):
-            cost.end_slot(capacity)
+        capacity, delay = running * self.slots.seconds, 0.0
+        rounds = self.drafting.num_added + self.lookup.num_added
+        if running > 1 and rounds:
+            # Charge rounds with drafts for the time by which they delayed others' plain calls.
+            if self.plain.known:
+                plain = self.plain.steps()
+                late = (steps * (seconds - self.plain.average) for steps, _, seconds in plain)
+                delay = max(0.0, sum(late) / rounds)
+            self.plain.forget_slot()
+        self.drafting.end_slot(capacity, delay)
+        self.lookup.end_slot(capacity, delay)
+        self.plain.end_slot(capacity)
         if self.known:
             self.slots.choose_length(self.drafting.average)
-
-    def _charge_delays(self) -> None:
-        """Charge rounds with drafts for the time by which they delayed others' plain calls."""
-        delay = self.plain.seconds - self.plain.steps / self.plain_speed
-        if self.plain.known and delay > 0:
-            drafting = self.drafting.seconds + self.lookup.seconds
-            for cost in (self.drafting, self.lookup):
-                cost.seconds *= 1 + delay / drafting
-        self.plain.forget_slot()

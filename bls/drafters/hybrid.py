@@ -48,12 +48,12 @@ class Hybrid(Drafter):
         return replace(draft, plain_tokens=self._limit_plain(draft.plain_tokens))
 
     def _limit_plain(self, planned: int) -> int:
-        """Limit the number of tokens that the target decodes alone to 1, 2, 4, 8, ...
+        """Limit the number of tokens that the target decodes alone to 1, 2, 3, 4, ...
 
         A match may be right soon. Only an accepted match restarts this: in text whose matches are
         wrong there are many, and short calls cost time.
         """
-        longest = 1 << self._num_plain
+        longest = 1 + self._num_plain
         self._num_plain += 1
         self._shortened = longest < planned
         return min(planned, longest)

@@ -43,10 +43,12 @@ def asked(monkeypatch):
     return ScriptedClient.asked
 
 
-def measured(concurrencies, streamed=0, seen=lambda _: None, texts="ab", each=None):
+def measured(
+    concurrencies, streamed=0, seen=lambda _: None, texts="ab", each=None, *, drafts=DRAFTS
+):
     prompts = [{entry.TEXT_INPUT: text} for text in texts]
     plan = LoadPlan(
-        [Scenario("code", prompts)], [BASELINE, DRAFTS], concurrencies, 8, 2, streamed, {}, each
+        [Scenario("code", prompts)], [BASELINE, drafts], concurrencies, 8, 2, streamed, {}, each
     )
     with LoadGenerator("url", "bls_stream", plan, seen) as asker:
         return plan, asker.measurements()
@@ -64,6 +66,20 @@ def test_the_first_variant_alternates_in_a_single_stream(asked):
         (BASELINE, 2, 1.5),
         (DRAFTS, 2, 1.5),
     ]
+
+
+def test_auto_measures_costs_before_the_first_measured_request(monkeypatch):
+    sent = []
+
+    class Recording(ScriptedClient):
+        def answer(self, model, inputs):
+            sent.append((inputs[entry.TEXT_INPUT], inputs[entry.DRAFTER], inputs[entry.MAX_TOKENS]))
+            return super().answer(model, inputs)
+
+    monkeypatch.setattr(load_generator, "Client", Recording)
+    name = "hybrid"
+    measured([1], drafts=Variant(name))
+    assert sent[:4] == [("a", "none", 2), ("a", name, 2), ("b", "none", 2), ("b", name, 8)]
 
 
 @pytest.mark.parametrize("rejected", [0, 1])

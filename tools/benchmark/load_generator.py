@@ -108,12 +108,20 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         return [*measurements.values()]
 
     def _prime(self, scenario: Scenario) -> None:
-        """Send each prompt once, so that the KV caches contain it for every measured request."""
-        max_tokens, clients = min(PRIMING_TOKENS, self._plan.max_tokens), len(self._clients)
+        """Send each prompt once, so that the KV caches contain it for every measured request.
+
+        If `auto` chooses the length, the answer to the last prompt is a whole one, so that `auto`
+        has measured the costs of a warm server before the first measured request.
+        """
+        clients = len(self._clients)
 
         def prime(number: int) -> None:
             prompts = scenario.prompts[number::clients]
             for prompt, variant in product(prompts, self._plan.variants):
+                is_whole = variant.learns and prompt is scenario.prompts[-1]
+                max_tokens = self._plan.max_tokens
+                if not is_whole:
+                    max_tokens = min(PRIMING_TOKENS, max_tokens)
                 if not self._ending.is_set():
                     self._ask(self._clients[number], variant, prompt, max_tokens, stream=False)
 

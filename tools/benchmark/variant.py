@@ -33,6 +33,11 @@ class Variant:
         return self.drafter == drafter_registry.BASELINE.name
 
     @property
+    def learns(self) -> bool:
+        """Whether its draft length may be `auto`."""
+        return not self.is_baseline and self.draft_len in (None, AUTO)
+
+    @property
     def length(self) -> str:
         if self.is_baseline:
             return ""

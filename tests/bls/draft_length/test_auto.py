@@ -163,6 +163,39 @@ def test_drafting_continues_after_the_machine_was_paused(pause):
     assert decode(40, 0.1) > 30
 
 
+def test_drafting_continues_although_the_draft_model_must_catch_up_after_each_break():
+    """The first draft after decoding alone also reads the tokens since the last draft."""
+    world = World(stops_when_unsure=False)
+    length, with_drafts, caught_up = AutoLength(world.statistics), 0, False
+    for _ in range(2000):
+        if length.plan(8).num_tokens:
+            seconds = 0.1 if caught_up else 1.0
+            step(length, "draft", 8, 6, seconds, stops_when_unsure=False)
+            with_drafts, caught_up = with_drafts + 1, True
+        else:
+            seconds = 0.05
+            step(length, "plain", 1, 0, seconds, stops_when_unsure=False)
+            caught_up = False
+        world.now += seconds
+    assert with_drafts > 1800
+
+
+def test_impossible_tokens_and_drafts_that_never_stop_have_finite_speeds():
+    """Their log-probabilities are -inf, and a stop probability of 0 never stops a draft."""
+    world = World(stops_when_unsure=True)
+    length = AutoLength(world.statistics)
+    for number in range(200):
+        world.now += 0.1
+        if not length.plan(8).num_tokens:
+            step(length, "plain", 1, 0, 0.05, stops_when_unsure=True)
+            continue
+        log_probs = np.full(8, -np.inf if number % 2 else 0.0, np.float32)
+        result = EngineResult(ids(*[1] * 8), 0.01, 0.01, log_probs=log_probs)
+        draft = Draft(result.tokens, drafter="draft_model", result=result)
+        length.verified(draft, 8 * (number % 2), 0.1)
+    assert length.plan(8).num_tokens > 1
+
+
 def test_a_request_that_can_only_copy_does_not_stop_the_drafts_of_others():
     world = World(stops_when_unsure=False)
     world.running = 2
