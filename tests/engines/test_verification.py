@@ -116,3 +116,9 @@ def test_verifying_draft_tokens_at_once_gives_the_same_result_as_one_by_one(thre
         assert verify_probabilities(p, proposal).tolist() == want + [REJECTED] * (4 - len(want))
         lengths.append(len(want))
     assert set(lengths) == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("u", [0.0, 0.5])
+def test_a_token_that_the_target_never_samples_is_never_accepted(u):
+    assert not accepts(0.0, 0.5, u)
+    assert not accepts(np.float32(0), np.float32(0), np.float32(u))
