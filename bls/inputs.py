@@ -298,14 +298,14 @@ class DraftInputs:
         """Return the maximum length of a copied draft.
 
         That is the request's limit for copied drafts, or else its limit for all drafts. If the
-        draft length is AUTO and the drafter has a draft model, AUTO also chooses the length of
-        copied drafts, so the engine's maximum is returned.
+        draft length is AUTO, AUTO also chooses the length of copied drafts, so the engine's maximum
+        is returned.
         """
         if copy_len is not None:
             return copy_len
         settings = self._settings
         length = settings.draft_len if draft_len is None else draft_len
-        if drafter.looks_up and not drafter.only_looks_up and length == AUTO:
+        if drafter.looks_up and length == AUTO:
             return settings.target.max_draft_len
         return settings.prompt_lookup_num_tokens if draft_len in (None, AUTO) else draft_len
 

@@ -31,14 +31,15 @@ from tandem.bls.draft_length.arms import (
 )
 from tandem.bls.draft_length.costs import LoadCosts
 from tandem.bls.draft_length.experiments import Mode
-from tandem.bls.ports import Draft, DraftPlan
+from tandem.bls.drafters.registry import DrafterName
+from tandem.bls.ports import Draft, DraftPlan, EngineResult
 
 MIN_LAST_ACCEPTANCE = 0.1  # the last token of a branch is accepted with at least this probability
 LEVELS = 5  # of requests, by how many draft tokens in a row are usually right: 1, 2, 4, 8 or 16
 SEQUENCES_PER_SAMPLE = 4  # with n running sequences, one draft in 1 + n // 4 asks for log-probs
 # Plain calls are shorter while matches pay, because a match may be right soon. Short calls take
 # longer per token, so matches must be faster than the alternatives by this factor.
-MIN_LOOKUP_GAIN = 1.2
+MIN_LOOKUP_GAIN = 1.05
 # Initial acceptance rates of lookup drafts after n-grams of 1, 2, 3, and 4 or more tokens.
 LOOKUP_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 
@@ -71,7 +72,7 @@ class DraftPlanner:
     load: function that returns the number of sequences in all loops that are decoding or about to
     start. clock: function that returns the time in seconds, the same in all loops.
     stops_when_unsure: whether the draft engine reports probabilities and can stop when they fall
-    too low.
+    too low. has_draft_model: if not, all drafts are matches, which cost only their verification.
     """
 
     def __init__(
@@ -81,8 +82,11 @@ class DraftPlanner:
         *,
         clock: Callable[[], float],
         stops_when_unsure: bool,
+        has_draft_model: bool = True,
     ) -> None:
         self._stops_when_unsure, self._load, self._clock = stops_when_unsure, load, clock
+        self._has_draft_model = has_draft_model
+        self._without_draft_model: dict[DrafterName, DraftPlanner] = {}
         longest = max(1, max_draft_len)
         self._lengths = [n for n in LENGTHS if n < longest] + [longest]
         stops = STOP_PROBABILITIES if stops_when_unsure else (0.0,)
@@ -99,6 +103,20 @@ class DraftPlanner:
         self._draft_numbers = itertools.count()
         self._lock = threading.RLock()
 
+    def without_draft_model(self, drafter: DrafterName) -> DraftPlanner:
+        """Return the planner of a drafter whose drafts cost only their verification."""
+        with self._lock:
+            return self._without_draft_model.setdefault(
+                drafter,
+                DraftPlanner(
+                    self._lengths[-1],
+                    self._load,
+                    clock=self._clock,
+                    stops_when_unsure=False,
+                    has_draft_model=False,
+                ),
+            )
+
     def level(self, own: Acceptance) -> int:
         """Return the level of a request from the acceptance rate of its own drafts."""
         right = 1 / (1 - own.rate(self._acceptance.rate()))  # tokens per round, unlimited drafts
@@ -114,7 +132,8 @@ class DraftPlanner:
         plans, now = self.current_plans(), self._clock()
         mode = plans.costs.mode(now)
         pays = not plans.choices or plans.choices[level].pays
-        if mode is Mode.NO_DRAFTS or (mode is Mode.BEST and not pays):
+        alone = mode is Mode.NO_DRAFTS or (mode is Mode.BEST and not pays)
+        if alone or not self._has_draft_model:
             return DraftPlan(0, plain_tokens=plans.costs.plain_tokens(now))
         if not plans.choices:
             first = min(limit, plans.costs.first_tokens)
@@ -137,12 +156,12 @@ class DraftPlanner:
         mode = plans.costs.mode(self._clock())
         if mode is Mode.NO_DRAFTS:
             return 0
-        if mode is Mode.DRAFTING or not plans.choices:
-            return len(match)
+        if not plans.choices:
+            return min(len(match), plans.costs.first_tokens)
         fitting = bisect.bisect_left(self._lengths, len(match)) + 1
         speeds = plans.lookup_speeds[_ngram_group(match)][:fitting]
         best = int(speeds.argmax())
-        pays = speeds[best] >= MIN_LOOKUP_GAIN * max(
+        pays = mode is Mode.DRAFTING or speeds[best] >= MIN_LOOKUP_GAIN * max(
             plans.choices[level].speed, plans.costs.plain_speed
         )
         return min(len(match), self._lengths[best]) if pays else 0
@@ -193,11 +212,12 @@ class DraftPlanner:
         # Requests without access to the draft model use lookup drafts even in slots without drafts.
         if costs.mode(now) is Mode.NO_DRAFTS or not costs.is_settled(now - seconds):
             return
-        if draft.result is None:
+        if draft.result is None and self._has_draft_model:
             costs.lookup.add(len(draft), seconds)
             return
-        engine_seconds = draft.result.engine_seconds or draft.result.seconds
-        costs.drafting.add(len(draft.result.tokens), seconds, engine=engine_seconds)
+        result = draft.result or EngineResult(draft.tokens)
+        engine_seconds = result.engine_seconds or result.seconds
+        costs.drafting.add(len(result.tokens), seconds, engine=engine_seconds)
 
     def _end_slot(self, plans: LoadPlans) -> None:
         if plans.costs.end_slot(self._clock(), max(1, self._load())):
@@ -206,9 +226,15 @@ class DraftPlanner:
     def _replan(self, plans: LoadPlans) -> None:
         """Make a plan for each level, if costs and acceptance rates are known."""
         costs = plans.costs
-        if not (costs.known and self._arms.rounds[0]):
+        if not costs.known:
             return
         fixed, each = costs.drafting.coefficients()
+        if not self._has_draft_model:
+            plans.choices = [DraftChoice(DraftPlan(0), 0.0, pays=False)] * LEVELS
+            plans.lookup_speeds = self._lookup_arms.speeds(fixed, each)[:, 0]
+            return
+        if not self._arms.rounds[0]:
+            return
         speeds = self._arms.speeds(fixed, each, first_is_all=True)
         by_arm = speeds.reshape(len(speeds), -1)
         choices = []

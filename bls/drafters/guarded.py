@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, NoDrafter
+from tandem.bls.drafters.hybrid import without_draft_model
 from tandem.bls.drafters.registry import (
     BASELINE,
     BUILT_IN,
@@ -40,8 +41,12 @@ def drafter_of(request: Request, context: DrafterContext, statistics: Statistics
     kind = request.drafter_kind
     context = context._replace(own=kind.settings)
     if kind.name in BUILT_IN:
-        return kind.make(request, context)
-    return GuardedDrafter(kind, request, context, statistics)
+        drafter = kind.make(request, context)
+    else:
+        drafter = GuardedDrafter(kind, request, context, statistics)
+    if kind.samples_from_draft_model or not kind.drafts_in_loop:
+        return drafter
+    return without_draft_model(drafter, request, context)
 
 
 Result = TypeVar("Result")

@@ -1,4 +1,8 @@
-"""Tries prompt lookup first, then the draft model if the longest match is too short."""
+"""Tries prompt lookup first, then the draft model if the longest match is too short.
+
+With `auto`, drafters without a draft model are hybrids too: without a match that pays, the target
+decodes alone.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,71 @@ from dataclasses import replace
 
 import numpy as np
 
+from tandem.bls.draft_length.auto import AutoLength
+from tandem.bls.draft_length.fixed import fixed_length
 from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.drafters.drafter import Drafter, DrafterContext
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, NoDrafter
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.errors import EngineCallError
 from tandem.bls.ports import NO_DRAFT, Draft, Engines
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
-from tandem.bls.settings import LoopSettings
+
+
+class NoDraftModel(NoDrafter):
+    """Stands in for the draft model. length: chooses the lengths of matches."""
+
+    def __init__(self, length: AutoLength) -> None:
+        self.length = length
+
+    def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
+        return True
+
+    def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:  # noqa: ARG002
+        return Draft(plain_tokens=self.length.plan(limit).plain_tokens)
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+        self.length.verified(draft, num_accepted, seconds)
+
+    def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
+        self.length.observe_plain_call(num_tokens, seconds)
 
 
 class Hybrid(Drafter):
-    """Prompt lookup, whose drafts are free, and the draft model for text without a match."""
+    """Matches, which are free, and a draft model for text without a match.
 
-    def __init__(self, lookup: PromptLookup, model: DraftModel, settings: LoopSettings) -> None:
-        self._prompt_lookup = lookup
+    lookup: finds matches. best_match: the best that it can find. min_ngram_size: of a match, for
+    which the draft model isn't asked.
+    """
+
+    def __init__(
+        self,
+        lookup: Drafter,
+        model: DraftModel | NoDraftModel,
+        best_match: Draft,
+        min_ngram_size: int = 0,
+    ) -> None:
+        self._lookup = lookup
         self._draft_model = model
-        self._min_ngram_size = settings.hybrid_min_ngram_size
+        self._best_match = best_match
+        self._min_ngram_size = min_ngram_size
         self._num_plain = 0  # number of plain calls since a lookup token was accepted
         self._unused, self._unused_at = NO_DRAFT, 0  # last match that wasn't used, its position
         self._shortened = False  # whether the last plain call was shorter than planned
+
+    def can_draft(self, sequence: Sequence) -> bool:
+        return self._lookup.can_draft(sequence)
 
     def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:
         """Propose a match, or call the draft model if no match is long enough to pay."""
         self._compare_unused(sequence)
         self._shortened = False
-        if not self._draft_model.can_draft(sequence):
-            return self._prompt_lookup.look_up(sequence, limit)
-        match = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
+        match = self._lookup.propose(sequence, limit, engines)
+        if match.result is not None or not self._draft_model.can_draft(sequence):
+            return match
+        if match.num_matching < self._min_ngram_size:
+            match = NO_DRAFT
         if len(match):
             length = self._draft_model.length.lookup_length(match)
             if length:
@@ -43,7 +83,7 @@ class Hybrid(Drafter):
         draft = self._draft_model.propose(sequence, limit, engines)
         if len(draft) or not self._draft_model.length.allows_drafts():
             return draft
-        if not self._draft_model.length.lookup_length(self._prompt_lookup.best_possible_draft):
+        if not self._draft_model.length.lookup_length(self._best_match):
             return draft  # not even the longest match would be used
         return replace(draft, plain_tokens=self._limit_plain(draft.plain_tokens))
 
@@ -73,7 +113,7 @@ class Hybrid(Drafter):
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Report drafts and matches to the draft model, which weighs its drafts against matches."""
-        if draft.num_matching and num_accepted:
+        if draft.result is None and not draft.drafted_ahead and num_accepted:
             self._num_plain = 0
         self._draft_model.verified(draft, num_accepted, seconds)
 
@@ -83,16 +123,30 @@ class Hybrid(Drafter):
             self._draft_model.observe_plain_call(num_tokens, seconds)
 
     def failed(self, error: EngineCallError) -> None:
+        self._lookup.failed(error)
         self._draft_model.failed(error)
 
     def completed(self, sequence: Sequence) -> None:
-        self._prompt_lookup.completed(sequence)
+        self._lookup.completed(sequence)
         self._draft_model.completed(sequence)
 
 
 def make(request: Request, context: DrafterContext) -> Hybrid:
+    lookup = prompt_lookup.make(request, context)
     return Hybrid(
-        prompt_lookup.make(request, context),
+        lookup,
         draft_model.make(request, context),
-        context.settings,
+        lookup.best_possible_draft,
+        context.settings.hybrid_min_ngram_size,
     )
+
+
+def without_draft_model(drafter: Drafter, request: Request, context: DrafterContext) -> Drafter:
+    """Return a drafter that uses those drafts of ``drafter`` that pay, if the length is `auto`."""
+    if fixed_length(request, context.settings):
+        return drafter
+    best = Draft(np.zeros(request.longest_draft, np.int32))
+    if isinstance(drafter, PromptLookup):
+        best = drafter.best_possible_draft
+    planner = context.draft_planner.without_draft_model(request.drafter)
+    return Hybrid(drafter, NoDraftModel(AutoLength(planner)), best)

@@ -67,13 +67,10 @@ class PromptLookup(Drafter):
     def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:  # noqa: ARG002
         return self.look_up(sequence, limit)
 
-    def look_up(self, sequence: Sequence, limit: int, *, min_ngram_size: int = 1) -> Draft:
-        """Return the tokens that followed the longest matching n-gram.
-
-        The draft is empty if that n-gram has fewer than ``min_ngram_size`` tokens.
-        """
+    def look_up(self, sequence: Sequence, limit: int) -> Draft:
+        """Return the tokens that followed the longest matching n-gram."""
         match, source = self._find_match(sequence, limit)
-        if match is None or match.ngram_size < min_ngram_size:
+        if match is None:
             self._misses += 1
             return Draft(plain_tokens=min(self._misses, MOST_PLAIN_TOKENS))
         self._misses = 0

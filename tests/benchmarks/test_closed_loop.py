@@ -38,6 +38,8 @@ CORES = PairTimes(
     hop=0.8e-3,
     processor=0.6e-3,
 )
+# A model on a laptop's processor: each token of a verification costs more than half a step.
+LAPTOP = PairTimes(target=0.0085, draft=0.0, verify_slope=0.6, processor=0.5e-3)
 STEPS = {1: 1500, 2: 1500, 16: 300, 64: 160}
 WARM_UP = {1: 0, 2: 0, 16: 200, 64: 200}
 
@@ -185,6 +187,16 @@ def test_auto_is_never_much_slower_than_the_best_fixed_length(name):
 )
 def test_auto_beats_every_fixed_length_if_texts_differ(name):
     assert over_best(CELLS[name]) > GAINS[name]
+
+
+@pytest.mark.parametrize(
+    ("pair", "copy_len", "least"),
+    [(LAPTOP, 0, 0.97), (LAPTOP, 2, 0.97), (LAPTOP, 40, 1.1), (LARGE, 2, 0.98), (LARGE, 20, 1.9)],
+)
+def test_prompt_lookup_copies_only_what_pays(pair, copy_len, least):
+    language = AcceptanceModel((0.0,), copy_len=copy_len)
+    cell = Cell(pair, language, 1, options=options(drafter="prompt_lookup"))
+    assert np.mean([cell.rate(AUTO, offset=offset) for offset in OFFSETS]) > least * cell.rate(0)
 
 
 FIRST_SECONDS = {

@@ -33,7 +33,7 @@ def chat(client, messages, *, max_tokens=32, drafter="prompt_lookup", **given):
         messages=messages,
         max_tokens=max_tokens,
         temperature=0,
-        extra_body={"drafter": drafter},
+        extra_body={"drafter": drafter, "num_draft_tokens": 4},
         **given,
     )
 

@@ -144,7 +144,8 @@ def test_bench_measures_every_combination(emulated, tmp_path, capsys):
     assert progress.count(f" of {total[1]} requests\n") == 10
     assert f"{emulated.grpc_url}: 64 tokens" in shown
     rows = json.loads(written.read_text())["rows"]
-    ways = [("none", ""), ("draft_model", "3"), ("draft_model", "auto"), ("prompt_lookup", "3")]
+    drafters = ("draft_model", "prompt_lookup")
+    ways = [("none", ""), *((name, n) for name in drafters for n in ("3", "auto"))]
     assert [
         (row["scenario"], row["num_streams"], row["drafter"], row["num_draft_tokens"])
         for row in rows

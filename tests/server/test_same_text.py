@@ -18,7 +18,8 @@ COPIED = [
 ]
 AHEAD = [{"drafter": drafter, "draft_ahead": "true"} for drafter in ("draft_model", "hybrid")]
 THEIRS = "a word of the output"
-FEW_WAYS = [DRAFTED[0], {"drafter": "prompt_lookup"}, {"drafter": "hybrid"}, AHEAD[0]]
+LOOKUP = {"drafter": "prompt_lookup", "num_draft_tokens": 8}
+FEW_WAYS = [DRAFTED[0], LOOKUP, {"drafter": "hybrid"}, AHEAD[0]]
 
 
 def in_batches(server, model, prompts=PROMPTS, **values):
@@ -77,15 +78,14 @@ def test_a_seed_gives_the_same_output_with_any_drafter(server, sampling):
 def test_a_prediction_reduces_rounds_without_changing_the_output(server, sampling):
     values = {"max_tokens": LENGTH, **sampling}
     expected = ask_one(server, "ensemble", PROMPTS[0], **values)
-    lookup = {"drafter": "prompt_lookup"}
     for way in (
-        {"prediction_ids": expected.ids, **lookup},
+        {"prediction_ids": expected.ids, **LOOKUP},
         {"prediction": expected.text},
         {"prediction": PROMPTS[1]},
     ):
         answer = ask_one(server, "bls", PROMPTS[0], **way, **values)
         assert answer.said == expected.said
-        assert way.keys() != {"prediction_ids", "drafter"} or answer.rounds <= 3
+        assert way.keys() != {"prediction_ids", *LOOKUP} or answer.rounds <= 3
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from tandem.bls.drafters import registry as drafter_registry
+from tandem.bls.drafters.registry import BASELINE as NONE
 from tandem.bls.drafters.registry import DRAFT_MODEL, HYBRID, PROMPT_LOOKUP
 from tandem.bls.settings import AUTO
 from tandem.contract import entry
@@ -136,11 +137,12 @@ def test_only_meaningful_combinations_are_measured():
         "draft_model 4",
         "draft_model auto",
         "prompt_lookup 4",
+        "prompt_lookup auto",
         "hybrid 4",
         "hybrid auto",
     ]
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        make_variants([PROMPT_LOOKUP], [AUTO], [None], use_draft_logits=False)
+        make_variants([NONE], [AUTO], [None], use_draft_logits=False)
 
 
 def test_drafting_ahead_is_measured_only_for_draft_models():

@@ -50,7 +50,7 @@ def test_the_greeting_lists_the_chosen_settings(own):
     assert settings["target"] == f"{folder} (torch), up to 1008 tokens of context"
     assert settings["draft"] == "none"
     assert settings["drafter"] == "prompt_lookup (a request may use none)"
-    assert settings["length"] == "4 draft tokens per round, at most 16"
+    assert settings["length"] == "auto draft tokens per round, at most 16"
     assert settings["limits"].startswith("up to 64 sequences run and 64 wait; KV cache of ")
     assert (settings["gRPC"], settings["HTTP"]) == ("127.0.0.1:2", "http://127.0.0.1:1")
 

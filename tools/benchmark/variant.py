@@ -75,14 +75,12 @@ def make_variants(
 ) -> list[Variant]:
     """Return the baseline and every meaningful combination of the settings, each once.
 
-    The draft length `auto` and drafting ahead apply only to draft models. Raises TandemError if
+    Drafting ahead applies only to draft models. Raises TandemError if
     nothing is left to compare with the baseline.
     """
     variants = {BASELINE: None}
     for drafter, draft_len, ahead in product(drafters, draft_lens, draft_aheads):
         if not drafter.drafts_in_loop:
-            continue
-        if draft_len == AUTO and not drafter.samples_from_draft_model:
             continue
         variant = Variant(
             drafter.name,
@@ -92,14 +90,8 @@ def make_variants(
         )
         variants[variant] = None
     if len(variants) == 1:
+        drafting = " or ".join(kind.name for kind in DRAFTERS.values() if kind.drafts_in_loop)
         raise TandemError(
-            f"nothing to compare with drafter '{BASELINE.drafter}'; set --drafter to "
-            f"{_drafters(samples=True)}, or to {_drafters(samples=False)} with a "
-            "--num-draft-tokens other than auto"
+            f"nothing to compare with drafter '{BASELINE.drafter}'; set --drafter to {drafting}"
         )
     return [*variants]
-
-
-def _drafters(*, samples: bool) -> str:
-    kinds = [kind for kind in DRAFTERS.values() if kind.drafts_in_loop]
-    return " or ".join(k.name for k in kinds if k.samples_from_draft_model == samples)

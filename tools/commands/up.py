@@ -215,7 +215,7 @@ def _choices(deployment: Deployment) -> dict[str, str]:
     }
     if loop.target.max_draft_len:
         usual = "auto" if loop.draft_len == AUTO else str(loop.draft_len)
-        if deployment.drafter_kinds[loop.drafter].only_looks_up:
+        if loop.draft_len != AUTO and deployment.drafter_kinds[loop.drafter].only_looks_up:
             usual = str(loop.prompt_lookup_num_tokens)
         rows["length"] = f"{usual} draft tokens per round, at most {loop.target.max_draft_len}"
     if deployment.advice:

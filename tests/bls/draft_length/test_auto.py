@@ -237,8 +237,8 @@ def test_matches_are_not_used_if_they_delay_other_requests_more_than_they_save(d
     assert num_used < 100 if delayed else num_used > 300
 
 
-@pytest.mark.parametrize(("num_right", "used"), [(4, False), (6, True)])
-def test_matches_must_be_clearly_faster_than_the_target_alone(num_right, used):
+@pytest.mark.parametrize(("num_right", "used"), [(3, False), (5, True)])
+def test_matches_must_be_faster_than_the_target_alone(num_right, used):
     world = World(stops_when_unsure=False)
     length = AutoLength(world.statistics)
     # A round with a match takes 0.1 s, in which the target alone decodes 4.5 tokens.

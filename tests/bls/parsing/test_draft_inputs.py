@@ -53,11 +53,11 @@ def test_draft_inputs_override_the_deployments_defaults(values, expected):
         ({"drafter": "hybrid", "num_draft_tokens": AUTO}, 4, 16),
         ({"drafter": "hybrid", "num_draft_tokens": 7}, AUTO, 7),
         ({"drafter": "hybrid", "prompt_lookup_num_tokens": 3}, AUTO, 3),
-        ({"drafter": "prompt_lookup"}, AUTO, 5),
-        ({"drafter": "prompt_lookup", "num_draft_tokens": AUTO}, 4, 5),
+        ({"drafter": "prompt_lookup"}, AUTO, 16),
+        ({"drafter": "prompt_lookup", "num_draft_tokens": AUTO}, 4, 16),
     ],
 )
-def test_with_draft_len_auto_hybrid_copies_up_to_the_maximum_length(values, served, copied):
+def test_with_draft_len_auto_copies_reach_the_maximum_length(values, served, copied):
     """`auto` doesn't limit the length of copies."""
     settings = replace(SETTINGS, draft_len=served)
     assert settings.target.max_draft_len == 16
