@@ -16,8 +16,7 @@ from tandem.bls.errors import EngineCallError
 from tandem.bls.loop import Decoding
 from tandem.bls.ports import Chunk, DecodedText, EngineCall, EngineResult, EngineRole
 from tandem.bls.request import Request, TokenIds
-from tandem.engines.engine import Engine
-from tandem.engines.request import EngineRequest, EngineResponse
+from tandem.engines.engine import Engine, EngineRequest, EngineResponse
 
 _numbers = count()
 

@@ -24,11 +24,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tandem.engines.engine import EngineRequest, EngineResponse, SamplingParams, Words
 from tandem.engines.llmapi.arguments import NO_END, llm_arguments
 from tandem.engines.llmapi.engine import LlmApiEngine
 from tandem.engines.llmapi.settings import LlmApiSettings
-from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
-from tandem.engines.words import Words
 from tandem.tools.profiles.checkpoint import read_checkpoint
 
 TOKENS = 64  # tokens per output

@@ -46,8 +46,7 @@ from tandem.bls.ports import EngineRole
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO, EngineSettings, LoopSettings
 from tandem.engines.capabilities import VLLM
-from tandem.engines.engine import Engine
-from tandem.engines.request import EngineRequest, Ids
+from tandem.engines.engine import Engine, EngineRequest, Ids
 from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.settings import VllmSettings
 from tandem.tools.profiles.checkpoint import read_checkpoint

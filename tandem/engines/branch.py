@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES
-from tandem.engines.ending import cut
-from tandem.engines.request import Branches, EngineRequest
+from tandem.engines.constraints import cut
+from tandem.engines.engine import Branches, EngineRequest
 
 
 class Branch:

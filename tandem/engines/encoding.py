@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
 from tandem.contract.tensor import Tensor
-from tandem.engines.request import NO_IDS, CallUsage, EngineRequest, EngineResponse, Ids
+from tandem.engines.engine import NO_IDS, CallUsage, EngineRequest, EngineResponse, Ids
 
 Array: TypeAlias = NDArray[Any]
 

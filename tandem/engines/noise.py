@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.engines.request import Floats
+from tandem.engines.engine import Floats
 
 _MASK = 2**64 - 1
 STEP = 0x9E3779B97F4A7C15  # SplitMix64's constants begin here

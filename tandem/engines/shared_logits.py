@@ -27,8 +27,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.engines.engine import Floats
 from tandem.engines.errors import ResponseError
-from tandem.engines.request import Floats
 
 Handle: TypeAlias = NDArray[np.uint64]  # [3]: process id, the page's file descriptor there, number
 

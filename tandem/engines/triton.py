@@ -21,11 +21,17 @@ from tandem.contract.errors import ErrorCode, prefix_code
 from tandem.contract.metric import Metric
 from tandem.engines.decoding import count, decode, flag
 from tandem.engines.encoding import Sent, encode
-from tandem.engines.engine import Engine, ForwardedCall, Forwarder
+from tandem.engines.engine import (
+    NO_IDS,
+    Engine,
+    EngineRequest,
+    EngineResponse,
+    ForwardedCall,
+    Forwarder,
+)
 from tandem.engines.errors import EngineError, RequestError, ResponseError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
 from tandem.engines.metric_names import COMPUTED_TOKENS, REMOTE_CALLS
-from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
 from tandem.engines.shared_logits import SharedLogitsWriter, read_shared_logits
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -11,9 +11,8 @@ from engine_harness import VOCAB, Harness, branch_call, prompt
 from scale import first_of
 
 from tandem.engines.emulated.engine import EmulatedEngine
+from tandem.engines.engine import Branches, SamplingParams, Words
 from tandem.engines.errors import RequestError
-from tandem.engines.request import Branches, SamplingParams
-from tandem.engines.words import Words
 
 GREEDY = SamplingParams(top_k=1)
 SAMPLED = SamplingParams(temperature=1.0, seed=11)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from engine_harness import GREEDY, Conducted, Pending, branch_call, prompt
 
+from tandem.engines.engine import EngineRequest
 from tandem.engines.errors import RequestError
-from tandem.engines.request import EngineRequest
 from tandem.engines.stepping import kv_cache
 from tandem.engines.stepping.kv_cache import BranchKV
 

@@ -12,9 +12,8 @@ from engine_harness import VOCAB, Conducted, Harness, prompt, wrong
 
 from tandem.engines.emulated.engine import EmulatedEngine
 from tandem.engines.emulated.timers import WallTimer
+from tandem.engines.engine import SamplingParams, Words
 from tandem.engines.errors import RequestError
-from tandem.engines.request import SamplingParams
-from tandem.engines.words import Words
 
 pytestmark = pytest.mark.vllm
 SAMPLED = SamplingParams(temperature=1.0, seed=11)

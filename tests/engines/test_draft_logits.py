@@ -13,8 +13,8 @@ from error_lines import error_line
 from scale import first_of
 
 from tandem.engines.decoding import decode
+from tandem.engines.engine import EngineRequest, SamplingParams
 from tandem.engines.errors import RequestError
-from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.stepping.sampling import CallSampler
 from tandem.engines.stepping.verification import REJECTED, Proposal, draw, verify_probabilities
 

@@ -14,8 +14,8 @@ from paths import ROOT
 from scale import first_of
 
 from tandem.engines.emulated.language import Language
+from tandem.engines.engine import SamplingParams
 from tandem.engines.errors import LoadError, RequestError
-from tandem.engines.request import SamplingParams
 
 WIDE = {"vocab_size": 4096, "high_id": 4000, "max_seq_len": 4096}
 TRIALS = 400  # detects a probability of 0.65 instead of 0.8 in 99% of cases

@@ -11,8 +11,7 @@ from engine_harness import GREEDY, branch_call, prompt
 from virtual_timer import VirtualTimer
 
 from tandem.engines.emulated.engine import MS
-from tandem.engines.request import SamplingParams
-from tandem.engines.words import Words
+from tandem.engines.engine import SamplingParams, Words
 
 WIDE = {"vocab_size": 4096, "high_id": 4000, "max_seq_len": 4096}
 SAMPLED = SamplingParams(temperature=1.0, seed=11)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.engines.emulated.prefix_cache import PrefixCache
+from tandem.engines.emulated.engine import PrefixCache
 
 BLOCK = 4
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)

@@ -13,9 +13,8 @@ from engine_harness import GREEDY, VOCAB, prompt
 from masks import masks
 from scale import first_of
 
-from tandem.engines.emulated.language import Language
-from tandem.engines.emulated.row import Row
-from tandem.engines.request import SamplingParams
+from tandem.engines.emulated.language import Language, Row
+from tandem.engines.engine import SamplingParams
 
 # At alpha 0.6, the draft knows the target's next row after IDS but not after UNKNOWN.
 IDS = prompt(0, 12)

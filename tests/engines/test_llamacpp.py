@@ -9,9 +9,9 @@ import pytest
 from engine_harness import VOCAB, branch_call, prompt
 from ggufs import write_gguf
 
+from tandem.engines.engine import SamplingParams
 from tandem.engines.errors import LoadError
 from tandem.engines.llamacpp.settings import LlamaCppSettings
-from tandem.engines.request import SamplingParams
 
 pytest.importorskip("xllamacpp", reason="no xllamacpp: the extra 'gguf'")
 

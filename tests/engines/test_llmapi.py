@@ -16,11 +16,10 @@ from error_lines import error_line
 from live_triton import eventually
 from model_configs import model_config
 
+from tandem.engines.engine import NO_WORDS, EngineRequest, SamplingParams, Words
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.llmapi.load import load
 from tandem.engines.llmapi.settings import LlmApiSettings
-from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.words import NO_WORDS, Words
 
 VOCAB = 131
 LOOKUP = {

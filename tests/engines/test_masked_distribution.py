@@ -14,8 +14,8 @@ from engine_harness import emitted
 from masks import masks
 from words import ANY, CPU, DRAFT, PROMPT, TARGET, VOCAB
 
+from tandem.engines.engine import EngineRequest, SamplingParams
 from tandem.engines.noise import Purpose, exponentials
-from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.stepping.sampling import CallSampler
 
 DRAWS = 600  # a single illegal token fails a test

@@ -12,8 +12,8 @@ from scripted import decoding_of, play
 
 from tandem.bls.request import Request, Sampling
 from tandem.engines import noise
+from tandem.engines.engine import SamplingParams
 from tandem.engines.noise import Purpose
-from tandem.engines.request import SamplingParams
 from tandem.engines.stepping import sampling, step_sampler
 
 SAMPLING = SamplingParams(temperature=1.1, top_k=40)

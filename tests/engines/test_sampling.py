@@ -10,11 +10,10 @@ import torch
 from engine_harness import VOCAB, Conducted, prompt
 from live_triton import eventually
 
+from tandem.engines.engine import EngineRequest, SamplingParams, Words
 from tandem.engines.errors import LoadError, RequestError
-from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.stepping import sampling as tensors
 from tandem.engines.torch.engine import TorchEngine
-from tandem.engines.words import Words
 from tandem.sampling.params import SamplingNumbers
 from tandem.sampling.warping import log_softmax, warp
 

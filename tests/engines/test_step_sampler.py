@@ -10,8 +10,7 @@ import pytest
 from engine_harness import prompt
 from torch.overrides import TorchFunctionMode
 
-from tandem.engines.request import SamplingParams
-from tandem.engines.words import Words
+from tandem.engines.engine import SamplingParams, Words
 
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
 WARPED = SamplingParams(temperature=1.3, top_k=20, top_p=0.9, seed=2**64 - 5)

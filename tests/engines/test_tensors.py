@@ -8,18 +8,17 @@ from model_configs import model_config
 
 from tandem.contract import engine as tensors
 from tandem.contract.errors import prefix_code, split_code
-from tandem.engines.call_checks import reject
-from tandem.engines.decoding import decode
+from tandem.engines.decoding import decode, reject
 from tandem.engines.encoding import Sent, encode
-from tandem.engines.errors import RequestError, UnsupportedError
-from tandem.engines.load import excludes_input
-from tandem.engines.request import (
+from tandem.engines.engine import (
     Branches,
     CallUsage,
     EngineRequest,
     EngineResponse,
     LikeliestTokens,
 )
+from tandem.engines.errors import RequestError, UnsupportedError
+from tandem.engines.load import excludes_input
 from tandem.sampling.params import SamplingNumbers
 
 NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}

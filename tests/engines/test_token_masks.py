@@ -14,9 +14,8 @@ from masks import Grammar, masks
 from scale import first_of
 
 from tandem.engines.emulated.engine import EmulatedEngine
+from tandem.engines.engine import SamplingParams, Words
 from tandem.engines.errors import RequestError, UnsupportedError
-from tandem.engines.request import SamplingParams
-from tandem.engines.words import Words
 
 SAMPLED = SamplingParams(temperature=1.3, seed=11)
 EVERYTHING = range(VOCAB)

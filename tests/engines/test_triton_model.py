@@ -17,8 +17,8 @@ from triton_python_backend_utils import Request, ResponseSender, TritonError
 
 from tandem.contract.errors import split_code
 from tandem.contract.model_parameters import encode
+from tandem.engines.engine import EngineResponse
 from tandem.engines.errors import ResponseError
-from tandem.engines.request import EngineResponse
 from tandem.engines.shared_logits import SharedLogitsWriter, read_shared_logits
 from tandem.tools.triton.log import TritonLog
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from engine_harness import VOCAB, prompt
 
+from tandem.engines.engine import SamplingParams
 from tandem.engines.noise import Purpose, exponentials, hash_key, uniform
-from tandem.engines.request import SamplingParams
 from tandem.engines.stepping.verification import (
     REJECTED,
     Proposal,

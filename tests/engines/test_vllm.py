@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from engine_harness import GREEDY, Harness
 
+from tandem.engines.engine import EngineRequest, SamplingParams, Words
 from tandem.engines.errors import EndedError, LoadError, UnsupportedError
-from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.vllm.arguments import (
     engine_arguments,
     environment,
@@ -21,7 +21,6 @@ from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.hooks import HOOKS, check_hooks
 from tandem.engines.vllm.sessions import Sessions
 from tandem.engines.vllm.settings import VllmSettings
-from tandem.engines.words import Words
 
 
 def settings(**changes):
@@ -154,7 +153,7 @@ STAND_IN = """#!{python}
 import os, sys
 from multiprocessing.connection import Connection
 from tandem.engines.errors import EndedError
-from tandem.engines.request import EngineResponse
+from tandem.engines.engine import EngineResponse
 from tandem.engines.vllm.messages import Ready, Stepped, Submit
 engine = Connection(int(sys.argv[-1]))
 engine.recv()

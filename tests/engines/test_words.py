@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.engines.constraints import Bans
-from tandem.engines.ending import Cut, cut
-from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.words import NO_WORDS, Words
+from tandem.engines.constraints import Bans, Cut, cut
+from tandem.engines.engine import NO_WORDS, EngineRequest, SamplingParams, Words
 
 words = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8)
 texts = st.lists(st.integers(0, 3), max_size=12)

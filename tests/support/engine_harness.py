@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tandem.engines.engine import Engine
-from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
+from tandem.engines.engine import Engine, EngineRequest, EngineResponse, SamplingParams
 from tandem.engines.stepping.sampling import CallSampler
 from tandem.engines.stepping.step_sampler import SamplingInput, StepSampler
 

@@ -9,7 +9,7 @@ import numpy as np
 from engine_harness import Harness
 
 from tandem.bls.ports import EngineCall, EngineResult
-from tandem.engines.request import SamplingParams
+from tandem.engines.engine import SamplingParams
 
 
 class Played:

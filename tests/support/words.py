@@ -18,8 +18,8 @@ from scripted import SETTINGS, decoding_of, play, with_engines
 
 from tandem.bls.ports import BranchDraft, EngineCall, EngineResult
 from tandem.bls.request import Request, Sampling
+from tandem.engines.engine import EngineRequest, SamplingParams
 from tandem.engines.noise import Purpose, exponentials
-from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.stepping.sampling import CallSampler
 
 VOCAB = 28

@@ -14,9 +14,8 @@ from masks import Grammar
 from transformers import AutoModelForCausalLM
 from vllm_engine import start_vllm
 
+from tandem.engines.engine import SamplingParams, Words
 from tandem.engines.errors import EndedError, UnsupportedError
-from tandem.engines.request import SamplingParams
-from tandem.engines.words import Words
 
 pytestmark = pytest.mark.vllm
 DRAWS = 2048

@@ -1,20 +1,6 @@
 """The synthetic language: defines the target's next token and the draft's guess after any text.
 
-Everything follows from hashes of (text, position), so all processes and calls agree. After each
-text, the target has `CANDIDATES` possible tokens. With probability alpha, the draft has exactly the
-target's row. Otherwise, the draft's row has equally many other tokens, so the rows share none. A
-draft token is therefore accepted with probability alpha for each kind of verification:
-
-- greedily
-- by ids, if both engines draw with the same noise: the rows agree in all tokens or in none
-- by probabilities: sum(min(p, q)) is 1 or 0
-
-If the draft doesn't have the target's row, it has alternatives: a list of guesses in addition to
-its row, without probabilities. The target's token is among the first F alternatives with
-probability 1 - (F + 1)^-r, at any temperature.
-
-The best token of a row has probability alpha. So the probability that the draft gives to its guess
-is exactly the probability that the guess is right. `draft_stop_probability` relies on this.
+A row is a distribution of the next token that is zero for nearly all tokens.
 """
 
 from __future__ import annotations
@@ -22,16 +8,89 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.engines.emulated.row import Row
 from tandem.engines.emulated.settings import CANDIDATES, EmulatedSettings
+from tandem.engines.engine import Floats, Ids
 from tandem.engines.noise import mix_bits
-from tandem.engines.request import Ids
+from tandem.sampling.params import SamplingNumbers
+from tandem.sampling.warping import warp
+
+FLOOR = -1e4  # logit of an impossible token: its exponential is 0, and it causes no NaN
+_NEGLIGIBLE = 104.0  # e^-104 is 0 in single precision
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """The tokens that may follow a text, most likely first, and their probabilities.
+
+    tokens: [n], distinct. probabilities: [n], with sum 1; all other tokens have probability 0.
+    """
+
+    tokens: Ids
+    probabilities: NDArray[np.float64]
+
+    def probability(self, token: int) -> float:
+        return float(self.probabilities[self.tokens == token].sum())
+
+    def without(self, banned: Ids) -> Row:
+        """Return the row without the banned tokens. The result may be empty."""
+        kept = np.isin(self.tokens, banned, invert=True)
+        return _normalize(self.tokens[kept], self.probabilities[kept])
+
+    def among(self, allowed: NDArray[np.bool_]) -> Row:
+        """Return the row limited to the tokens that `allowed` [vocab_size] allows; may be empty."""
+        kept = allowed[self.tokens]
+        return _normalize(self.tokens[kept], self.probabilities[kept])
+
+    def apply_sampling(self, sampling: SamplingNumbers) -> Row:
+        if sampling.temperature == 1 and not sampling.truncates:
+            return self
+        scores = warp(np.log(self.probabilities), sampling)
+        kept = scores > -np.inf
+        return _normalize(self.tokens[kept], np.exp(scores[kept] - scores[0]))
+
+    def draw(self, noise: Floats) -> int:
+        return int(self.tokens[np.argmax(self.probabilities / noise[: len(self.tokens)])])
+
+    def minus(self, other: Row) -> Row:
+        """Return norm(max(0, self - other)), or self if the difference is 0 for all tokens."""
+        taken = np.array([other.probability(token) for token in self.tokens.tolist()])
+        left = np.maximum(self.probabilities - taken, 0)
+        return Row(self.tokens, left / left.sum()) if left.any() else self
+
+
+def read_row(logits: Floats) -> Row:
+    """Return the distribution for logits [vocab_size].
+
+    Tokens that are never drawn at temperatures up to 1 are omitted. Most logits come from an
+    emulated draft, which has few candidates. Finding these takes a tenth of the time of a softmax.
+    """
+    best = logits.max()
+    tokens = np.flatnonzero(logits > best - _NEGLIGIBLE)
+    p = np.exp(logits[tokens].astype(np.float64) - best)
+    order = np.argsort(-p, kind="stable")
+    return _normalize(tokens[order].astype(np.int32), p[order])
+
+
+def dense(rows: list[Row], vocab_size: int) -> Floats:
+    logits = np.full((len(rows), vocab_size), FLOOR, np.float32)
+    lines = np.repeat(np.arange(len(rows)), [len(row.tokens) for row in rows])
+    tokens = np.concatenate([row.tokens for row in rows])
+    probabilities = np.concatenate([row.probabilities for row in rows])
+    live = probabilities > 0
+    logits[lines[live], tokens[live]] = np.log(probabilities[live])
+    return logits
+
+
+def _normalize(tokens: Ids, weights: NDArray[np.float64]) -> Row:
+    return Row(tokens, weights / weights.sum() if len(weights) else weights)
+
 
 # Salts that give each decision its own hash.
 _KIND, _END, _RANK = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tandem.engines.constraints import Bans, TokenMasks
-from tandem.engines.emulated.language import Language, Text
-from tandem.engines.emulated.row import Row, read_row
+from tandem.engines.emulated.language import Language, Row, Text, read_row
 from tandem.engines.emulated.settings import CANDIDATES
+from tandem.engines.engine import NO_IDS, EngineRequest, Ids
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, exponentials, uniform
-from tandem.engines.request import NO_IDS, EngineRequest, Ids
 from tandem.sampling.acceptance import accepts, verify_ids
 
 _RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tandem.engines.call_checks import reject
+from tandem.engines.decoding import reject
+from tandem.engines.engine import EngineRequest, Floats, SamplingParams
 from tandem.engines.errors import LoadError
 from tandem.engines.llmapi.settings import LlmApiSettings
-from tandem.engines.request import EngineRequest, Floats, SamplingParams
 
 _MAX_STOP_TOKENS = 64
 NO_END = -1  # without an end id, TensorRT-LLM would use the tokenizer's

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from tandem.contract.errors import ErrorCode
-from tandem.engines.ending import cut
-from tandem.engines.engine import Respond, deliver
+from tandem.engines.constraints import cut
+from tandem.engines.engine import CallUsage, EngineRequest, EngineResponse, Floats, Respond, deliver
 from tandem.engines.errors import CancelledError, EngineError
 from tandem.engines.llmapi.arguments import stops_by_itself
-from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 
 GIVEN_UP = ("cancelled", "timeout")
 

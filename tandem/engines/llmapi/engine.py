@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tandem.engines.call_checks import check
 from tandem.engines.capabilities import LLMAPI, LLMAPI_SPECULATIVE
-from tandem.engines.engine import Respond
+from tandem.engines.decoding import check
+from tandem.engines.engine import EngineRequest, Respond
 from tandem.engines.errors import ClosingError, EngineError, LoadError, first_line
 from tandem.engines.llmapi.arguments import (
     NO_END,
@@ -25,7 +25,6 @@ from tandem.engines.llmapi.arguments import (
 )
 from tandem.engines.llmapi.call import LlmapiCall
 from tandem.engines.llmapi.settings import LlmApiSettings
-from tandem.engines.request import EngineRequest
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,8 @@ from tandem.engines.branch import (
     pack_branches,
     started_branches,
 )
-from tandem.engines.engine import Respond
+from tandem.engines.engine import EngineRequest, EngineResponse, Respond
 from tandem.engines.noise import Purpose, hash_key
-from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.engines.stepping.kv_cache import BranchKV, BranchSegment, KVCache, Packed
 from tandem.engines.stepping.sampling import CallSampler
 from tandem.engines.stepping.sequence import CallSequence, take_logits

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from tandem.contract.capabilities import Capabilities
 from tandem.contract.errors import ErrorCode
 from tandem.contract.heap import trim_heap
-from tandem.engines.call_checks import check, check_kv_blocks
-from tandem.engines.engine import Respond
+from tandem.engines.decoding import check, check_kv_blocks
+from tandem.engines.engine import EngineRequest, Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line
-from tandem.engines.request import EngineRequest
 from tandem.engines.stepping.branching import BranchingSequence
 from tandem.engines.stepping.kv_cache import KVCache, Packed
 from tandem.engines.stepping.sampling import CallSampler

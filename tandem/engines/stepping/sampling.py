@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.engines.constraints import Bans, TokenMasks
+from tandem.engines.engine import EngineRequest
 from tandem.engines.noise import Purpose, hash_key, uniform
-from tandem.engines.request import EngineRequest
 from tandem.engines.stepping.verification import Proposal, keys_on
 from tandem.sampling.params import SamplingNumbers
 

@@ -11,10 +11,17 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.contract.errors import ErrorCode
-from tandem.engines.ending import cut
-from tandem.engines.engine import Respond, deliver
+from tandem.engines.constraints import cut
+from tandem.engines.engine import (
+    CallUsage,
+    EngineRequest,
+    EngineResponse,
+    Floats,
+    LikeliestTokens,
+    Respond,
+    deliver,
+)
 from tandem.engines.errors import RequestError
-from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats, LikeliestTokens
 from tandem.engines.stepping.kv_cache import KVEntry, Packed, Segment
 from tandem.engines.stepping.sampling import CallSampler
 from tandem.engines.stepping.step_sampler import BANNED, SamplingInput, StepOutput

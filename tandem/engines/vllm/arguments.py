@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.contract.engine import MAX_TOP_LOG_PROBS
-from tandem.engines.call_checks import reject
-from tandem.engines.ending import ending_ids
-from tandem.engines.request import EngineRequest
+from tandem.engines.constraints import ending_ids
+from tandem.engines.decoding import reject
+from tandem.engines.engine import EngineRequest
 from tandem.engines.vllm.lora import lora_arguments
 from tandem.engines.vllm.settings import VllmSettings
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.engines.constraints import Bans, TokenMasks
-from tandem.engines.ending import cut
-from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
+from tandem.engines.constraints import Bans, TokenMasks, cut
+from tandem.engines.engine import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
 from tandem.engines.vllm.settings import VllmSettings
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tandem.engines.request import EngineRequest, EngineResponse
+from tandem.engines.engine import EngineRequest, EngineResponse
 
 
 class Submit(NamedTuple):

@@ -22,7 +22,7 @@ from vllm.v1.request import RequestStatus
 from vllm.v1.sample.ops import penalties
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from tandem.engines.request import EngineRequest
+from tandem.engines.engine import EngineRequest
 from tandem.engines.vllm.call import VllmCall
 from tandem.engines.vllm.sessions import Sessions
 from tandem.sampling.warping import log_softmax, warp

@@ -13,8 +13,8 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from tandem.engines.engine import EngineResponse
 from tandem.engines.errors import LoadError, first_line
-from tandem.engines.request import EngineResponse
 from tandem.engines.torch.lora import read_adapter, without_weights
 from tandem.engines.vllm.arguments import engine_arguments, needs_each_step, sampling_arguments
 from tandem.engines.vllm.call import VllmCall

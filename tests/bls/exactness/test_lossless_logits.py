@@ -9,7 +9,7 @@ from distributions import WARPS, Warp
 
 from tandem.bls.lossless import warped_log_probs
 from tandem.bls.request import Sampling
-from tandem.engines.request import SamplingParams
+from tandem.engines.engine import SamplingParams
 from tandem.engines.stepping.sampling import warp as warp_tensor
 
 VOCAB = 40
