@@ -26,9 +26,14 @@ from rich.console import Console
 
 from tandem.bls.settings import AUTO
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
-from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.statistics import Spread
-from tandem.tools.benchmark.variant import BASELINE, Variant
+from tandem.tools.benchmark.report import Spread
+from tandem.tools.benchmark.variant import (
+    BASELINE,
+    Scenario,
+    Variant,
+    scenarios_of_file,
+    scenarios_of_lengths,
+)
 from tandem.tools.commands.bench import comma_separated
 from tandem.tools.commands.options import PROFILES, PROMPTS
 from tandem.tools.profiles import deployment

@@ -23,8 +23,7 @@ from rich.console import Console
 
 from benchmarks.proxy import Proxy
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
-from tandem.tools.benchmark.scenario import scenarios_of_lengths
-from tandem.tools.benchmark.variant import Variant
+from tandem.tools.benchmark.variant import Variant, scenarios_of_lengths
 from tandem.tools.commands.bench import comma_separated
 from tandem.tools.commands.options import PROFILES
 from tandem.tools.profiles import deployment

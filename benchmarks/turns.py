@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rich.progress import track
 
-from tandem.tools.benchmark.statistics import Spread
+from tandem.tools.benchmark.report import Spread
 
 Variant = TypeVar("Variant")
 Outcome = TypeVar("Outcome")

@@ -9,7 +9,7 @@ import re
 import pytest
 from paths import ROOT
 
-from tandem.tools.client.explain import COLUMNS
+from tandem.tools.client.terminal import COLUMNS
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from live_triton import leftovers
 from tandem.tools import cli as command
 from tandem.tools.client.client import Client, inputs_for
 from tandem.tools.errors import TandemError
-from tandem.tools.evaluation.hugging_face import HuggingFace
+from tandem.tools.evaluation import HuggingFace
 from tandem.tools.triton.launch import PREFIX
 from tandem.tools.triton.serving import serving
 

@@ -15,11 +15,16 @@ from tandem.bls.drafters.registry import DRAFT_MODEL, HYBRID, PROMPT_LOOKUP
 from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.benchmark.measured_server import MeasuredServer
-from tandem.tools.benchmark.report import Report
-from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.statistics import Measurement, Spread
-from tandem.tools.benchmark.variant import BASELINE, Variant, make_variants
+from tandem.tools.benchmark.load_generator import MeasuredServer
+from tandem.tools.benchmark.report import Measurement, Report, Spread
+from tandem.tools.benchmark.variant import (
+    BASELINE,
+    Scenario,
+    Variant,
+    make_variants,
+    scenarios_of_file,
+    scenarios_of_lengths,
+)
 from tandem.tools.client.answer import Answer, Answers, AnswerTotals
 from tandem.tools.commands import bench
 from tandem.tools.commands.bench import chosen_variants

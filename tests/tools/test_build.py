@@ -12,8 +12,7 @@ from tandem.tools.cli import main
 from tandem.tools.commands.build import check_num_tokens
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
-from tandem.tools.trtllm.engines import trt_engines
-from tandem.tools.trtllm.steps import EXAMPLES, engine_steps
+from tandem.tools.trtllm import EXAMPLES, engine_steps, trt_engines
 
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "trtllm-1.2.1-flags.json").read_text())[
     "flags"

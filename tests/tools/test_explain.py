@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from tandem.tools.client.explain import COLUMNS, explanation
+from tandem.tools.client.terminal import COLUMNS, explanation
 
 ROUND = {
     "drafter": "prompt_lookup",

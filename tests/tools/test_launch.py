@@ -10,7 +10,7 @@ from llamas import TENSORRT_PROFILES
 from tandem.tools.cli import main
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.launch import launch_command
-from tandem.tools.trtllm.engines import trt_engines
+from tandem.tools.trtllm import trt_engines
 
 LARGE = "llama-3.1-405b"
 LOOKUP = "llama-2-13b-prompt-lookup"

@@ -13,8 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tandem.contract import entry
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
-from tandem.tools.benchmark.scenario import Scenario
-from tandem.tools.benchmark.variant import BASELINE
+from tandem.tools.benchmark.variant import BASELINE, Scenario
 from tandem.tools.client import client
 from tandem.tools.client.client import Client
 

@@ -8,8 +8,7 @@ import pytest
 from tandem.contract import entry
 from tandem.tools.benchmark import load_generator
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
-from tandem.tools.benchmark.scenario import Scenario
-from tandem.tools.benchmark.variant import BASELINE, Variant
+from tandem.tools.benchmark.variant import BASELINE, Scenario, Variant
 from tandem.tools.client.answer import Answer, AnswerTotals
 from tandem.tools.errors import TandemError
 

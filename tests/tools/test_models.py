@@ -14,7 +14,7 @@ from error_lines import error_line
 from hub import hub
 
 from tandem.tools.commands.command_line import make_parser
-from tandem.tools.commands.deployment_options import chosen_deployment
+from tandem.tools.commands.options import chosen_deployment
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
 from tandem.tools.models import hub as hub_module

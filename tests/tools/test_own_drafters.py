@@ -6,7 +6,7 @@ from paths import ROOT
 from profile_files import engines, load, profile
 
 from tandem.tools import cli as command
-from tandem.tools.benchmark.measured_server import measured_server
+from tandem.tools.benchmark.load_generator import measured_server
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository

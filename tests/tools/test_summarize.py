@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
+from tandem.tools.benchmark.load_generator import MeasuredServer, measured_server
 from tandem.tools.client.answer import Answer, Answers, AnswerTotals
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.commands import summarize
@@ -24,10 +24,9 @@ from tandem.tools.commands.options import DEMO
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.commands.summarize import answer_in_turns, speculation_inputs
 from tandem.tools.errors import TandemError
-from tandem.tools.evaluation.accuracy import MEASURES, AccuracyComparison, mean_rouge
-from tandem.tools.evaluation.hugging_face import HuggingFace, cut
+from tandem.tools.evaluation import MEASURES, AccuracyComparison, HuggingFace, cut, mean_rouge
 from tandem.tools.profiles import deployment
-from tandem.tools.profiles.config_strings import PromptLookupConfig
+from tandem.tools.profiles.run_py import PromptLookupConfig
 
 DOCUMENTS = """--test_hf --test_trt_llm --check_accuracy --hf_model_dir hf --engine_dir ./target \
 --batch_size=1 --prompt_lookup_config="[10,2,[0]]" --kv_cache_enable_block_reuse"""

@@ -15,7 +15,7 @@ from tandem.engines import capabilities
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
-from tandem.tools.trtllm.engines import check_built_engines, trt_engines
+from tandem.tools.trtllm import check_built_engines, trt_engines
 
 CONTRACT = json.loads(
     (Path(__file__).parents[1] / "data" / "tensorrt_llm_contract.json").read_text()

@@ -1,10 +1,14 @@
-"""A decoding variant: a drafter and its settings."""
+"""What to measure: decoding variants, and groups of prompts from a file or with random tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from tandem.bls.drafters import registry as drafter_registry
 from tandem.bls.drafters.registry import DRAFTERS, DrafterKind, DrafterName
@@ -12,7 +16,49 @@ from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
+from tandem.tools.client.dataset import read_prompts
 from tandem.tools.errors import TandemError
+
+# Range of random token ids. Every vocabulary contains them, and special tokens that a vocabulary
+# numbers first have lower ids.
+LOWEST_ID, HIGHEST_ID = 300, 1000
+
+
+class Scenario(NamedTuple):
+    """Prompts that are measured together. prompts: for each prompt, the inputs that contain it."""
+
+    name: str
+    prompts: Sequence[Inputs]
+
+
+def scenarios_of_file(path: Path, limit: int) -> list[Scenario]:
+    """Return one scenario per kind of prompt in a file, with at most ``limit`` prompts each.
+
+    The scenario of prompts without a kind has the file's name.
+    """
+    kinds: dict[str, list[Inputs]] = {}
+    for prompt in read_prompts(path):
+        inputs = {tensors.TEXT_INPUT: prompt.text}
+        if prompt.prediction:
+            inputs[tensors.PREDICTION] = prompt.prediction
+        kinds.setdefault(prompt.kind or path.stem, []).append(inputs)
+    return [Scenario(kind, prompts[:limit]) for kind, prompts in kinds.items()]
+
+
+def scenarios_of_lengths(lengths: Sequence[int], limit: int) -> list[Scenario]:
+    """Return one scenario per prompt length, with ``limit`` prompts of random token ids each.
+
+    lengths: in tokens. The ids are the same in every run.
+    """
+
+    def prompt(length: int, number: int) -> Inputs:
+        ids = np.random.default_rng([length, number]).integers(LOWEST_ID, HIGHEST_ID, length)
+        return {tensors.INPUT_IDS: ids.tolist()}
+
+    return [
+        Scenario(f"{length} tokens", [prompt(length, number) for number in range(limit)])
+        for length in dict.fromkeys(lengths)
+    ]
 
 
 @dataclass(frozen=True)

@@ -22,19 +22,28 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tandem.bls.settings import DRAFT_AHEAD
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
-from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
+from tandem.tools.benchmark.load_generator import (
+    LoadGenerator,
+    LoadPlan,
+    MeasuredServer,
+    measured_server,
+)
 from tandem.tools.benchmark.report import LEGEND, Report
-from tandem.tools.benchmark.scenario import scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.variant import Variant, make_variants
+from tandem.tools.benchmark.variant import (
+    Variant,
+    make_variants,
+    scenarios_of_file,
+    scenarios_of_lengths,
+)
 from tandem.tools.client.client import MODEL, Client, Value
 from tandem.tools.client.terminal import table_console
-from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
 from tandem.tools.commands.options import (
     add_count,
+    add_deployment,
     add_prompts,
     add_url,
     at_least,
+    deployment_to_serve,
     draft_length,
     drafter_names,
     finite_number,

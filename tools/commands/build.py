@@ -16,8 +16,7 @@ from tandem.tools.commands.options import add_profile, chosen_profile, nonempty_
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import load
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
-from tandem.tools.trtllm.engines import engines_to_build
-from tandem.tools.trtllm.steps import EXAMPLES, UNSEEN, engine_steps, script
+from tandem.tools.trtllm import EXAMPLES, UNSEEN, engine_steps, engines_to_build, script
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -23,15 +23,16 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.answer import Answer
 from tandem.tools.client.client import MODEL, URL, Client, Inputs, inputs_for
-from tandem.tools.client.explain import LEGEND, explanation
-from tandem.tools.client.terminal import closing_line, show
-from tandem.tools.commands.input_options import (
+from tandem.tools.client.terminal import LEGEND, closing_line, explanation, show
+from tandem.tools.commands.options import (
     add_inputs,
+    add_url,
+    nonempty,
+    nonempty_path,
     option_name,
     read_inputs,
     whole_number,
 )
-from tandem.tools.commands.options import add_url, nonempty, nonempty_path
 from tandem.tools.errors import TandemError, UsageError
 
 GROUPS: Mapping[str, tuple[Tensor, ...]] = {

@@ -6,15 +6,24 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 import tandem
 from tandem.bls.drafters.registry import BASELINE, DRAFTERS
-from tandem.bls.settings import AUTO
-from tandem.tools.errors import TandemError, suggestion
+from tandem.bls.settings import AUTO, DRAFT_AHEAD
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
+from tandem.tools.client.client import Inputs
+from tandem.tools.errors import TandemError, UsageError, suggestion
+from tandem.tools.models.fit import ROLES, Role, check_fit, fitting_kv_caches
+from tandem.tools.models.named import find_model
+from tandem.tools.models.weights import FoundModel, check_weights
+from tandem.tools.profiles.deployment import Deployment, for_checkpoints, load
 
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
 PROFILES = Path(tandem.__file__).parent / "profiles"
@@ -199,3 +208,150 @@ def named_profile(given: str) -> Path:
     if path.is_dir():
         return path
     raise TandemError(f"profile '{given}' isn't known; {suggestion(given, shipped)}")
+
+
+SEED = "Seed for sampling; the same seed gives the same output."
+HELP: Mapping[Tensor, str] = {
+    tensors.LORA_NAME: "LoRA adapter of the target.",
+    tensors.MIN_TOKENS: "Minimum output tokens.",
+    tensors.STOP_WORDS: "End the output before this text; can be repeated.",
+    tensors.BAD_WORDS: "Never generate this text; can be repeated.",
+    tensors.TEMPERATURE: "Temperature; 0 is greedy.",
+    tensors.TOP_K: "Sample from the k most likely tokens.",
+    tensors.TOP_P: "Sample from the most likely tokens that together reach this probability.",
+    tensors.MIN_P: "Exclude tokens less likely than this fraction of the most likely one.",
+    tensors.SEED: SEED,
+    tensors.RANDOM_SEED: SEED,
+    tensors.REPETITION_PENALTY: "Penalize tokens that already occurred; 1 is no penalty.",
+    tensors.PRESENCE_PENALTY: "Subtract this from the logits of tokens that already occurred.",
+    tensors.FREQUENCY_PENALTY: "Subtract this from a token's logit for each time it occurred.",
+    tensors.DRAFTER: f"Drafter: {drafter_names(baseline=True)}.",
+    tensors.NUM_DRAFT_TOKENS: "Maximum draft tokens per round, or auto.",
+    tensors.DRAFT_AHEAD: "Draft the next round while the target verifies: "
+    f"{', '.join(DRAFT_AHEAD)}.",
+    tensors.PROMPT_LOOKUP_NUM_TOKENS: "Maximum draft tokens per round of prompt lookup.",
+    tensors.MAX_MATCHING_NGRAM_SIZE: "Longest n-gram for prompt lookup to match.",
+    tensors.LOOKUP_POOL: "Lookup pool to copy from and to join.",
+    tensors.USE_DRAFT_LOGITS: "Accept draft tokens by probability instead of comparing ids.",
+    tensors.DRAFT_ACCEPTANCE_THRESHOLD: "Accept every draft token with at least this target "
+    "probability. Lossy.",
+}
+
+
+def add_inputs(group: Options, inputs: Iterable[Tensor]) -> None:
+    for tensor in inputs:
+        name = option_name(tensor)
+        group.add_argument(name, dest=str(tensor), help=HELP[tensor], **_reading(tensor))
+
+
+def option_name(tensor: Tensor) -> str:
+    return f"--{tensor.removesuffix('_words').replace('_', '-')}"
+
+
+def read_inputs(options: argparse.Namespace, inputs: Iterable[Tensor]) -> Inputs:
+    """Return the inputs that the user sets."""
+    values = {tensor: getattr(options, tensor) for tensor in inputs}
+    return {tensor: value for tensor, value in values.items() if value is not None}
+
+
+def _reading(tensor: Tensor) -> dict[str, Any]:
+    if tensor.dtype == "BOOL":
+        return {"action": argparse.BooleanOptionalAction}
+    if tensor.dtype == "STRING":
+        action = "append" if tensor.dims == (-1,) else "store"
+        return {"action": action, "metavar": "TEXT" if action == "append" else "NAME"}
+    if tensor.dtype == "FP32":
+        return {"type": finite_number, "metavar": "X"}
+    return {"type": whole_number(tensor), "metavar": "N"}
+
+
+def whole_number(tensor: Tensor) -> Callable[[str], int]:
+    """Return an argparse type that reads whole numbers within the range of the tensor's type."""
+    bounds = np.iinfo(tensor.dtype.lower())
+
+    def read(text: str) -> int:
+        if text == "auto" and tensor == tensors.NUM_DRAFT_TOKENS:
+            return AUTO
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be a whole number; got {text!r}") from None
+        if not bounds.min <= number <= bounds.max:
+            bound = f"between {bounds.min} and {bounds.max}"
+            raise argparse.ArgumentTypeError(f"must be {bound}; got {number}")
+        return number
+
+    return read
+
+
+def add_deployment(group: Options) -> None:
+    add_profile(group)
+    group.add_argument(
+        "--target",
+        type=nonempty,
+        metavar="MODEL",
+        help="Target, instead of a profile: a folder, OWNER/NAME[@REVISION] on the Hugging "
+        "Face Hub, or a GGUF file.",
+    )
+    group.add_argument(
+        "--draft",
+        type=nonempty,
+        metavar="MODEL",
+        help="Draft model (default: none; prompt lookup is used).",
+    )
+
+
+def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Deployment:
+    """Fetch the models that the options name, and return their deployment.
+
+    here: the deployment will run on this machine, so it must fit into memory. Raises TandemError.
+    """
+    if options.target is None:
+        if options.draft is not None:
+            raise UsageError("--draft needs --target; set both")
+        deployment = load(chosen_profile(options))
+        if here:
+            check_fit(deployment)
+        return deployment
+    if options.profile is not None:
+        raise UsageError("set --profile or --target, not both")
+    models: dict[Role, FoundModel] = {}
+    for role in ROLES:
+        if (name := getattr(options, role)) is not None:
+            with name_option_in_errors(role):
+                models[role] = find_model(name)
+    # Check the small files before fetching the weights.
+    folders = {role: model.folder for role, model in models.items()}
+    name = models["target"].name
+    deployment = for_checkpoints(
+        folders["target"], folders.get("draft"), name=name, with_weights=False
+    )
+    kv_cache_tokens: dict[str, int] = {}
+    if here:
+        counts = {role: model.num_parameters for role, model in models.items()}
+        kv_cache_tokens = fitting_kv_caches(deployment, counts)
+    for role, model in models.items():
+        with name_option_in_errors(role):
+            folders[role] = model.checkpoint()
+            if here:
+                check_weights(folders[role])
+    return for_checkpoints(
+        folders["target"], folders.get("draft"), name=name, kv_cache_tokens=kv_cache_tokens
+    )
+
+
+@contextmanager
+def name_option_in_errors(role: Role) -> Iterator[None]:
+    """Prefix errors with the option that names the model."""
+    try:
+        yield
+    except TandemError as error:
+        raise TandemError(f"--{role}: {error}") from error
+
+
+def deployment_to_serve(options: argparse.Namespace) -> Deployment | None:
+    """Return the deployment to serve, or None if --url names a running server."""
+    for name in ("profile", "target"):
+        if options.url and getattr(options, name):
+            raise UsageError(f"set --url or --{name}, not both")
+    return None if options.url else chosen_deployment(options)

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.benchmark.measured_server import measured_server
+from tandem.tools.benchmark.load_generator import measured_server
 from tandem.tools.client.client import (
     MODEL,
     Client,
@@ -30,11 +30,12 @@ from tandem.tools.client.client import (
     is_on_this_machine,
 )
 from tandem.tools.client.dataset import read_prompts
-from tandem.tools.commands.deployment_options import add_deployment, deployment_to_serve
 from tandem.tools.commands.options import (
     add_count,
+    add_deployment,
     add_prompts,
     add_url,
+    deployment_to_serve,
     draft_length,
     nonempty_path,
     prompts_file,

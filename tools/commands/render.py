@@ -11,10 +11,9 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from tandem.tools.commands.deployment_options import add_deployment, chosen_deployment
-from tandem.tools.commands.options import nonempty_path
+from tandem.tools.commands.options import add_deployment, chosen_deployment, nonempty_path
 from tandem.tools.triton import repository
-from tandem.tools.triton.rendered_readme import SCRIPT
+from tandem.tools.triton.launch import SCRIPT
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

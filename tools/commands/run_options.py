@@ -16,18 +16,18 @@ from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
 from tandem.tools.commands.options import Options, nonempty_path
 from tandem.tools.errors import TandemError, UsageError
-from tandem.tools.profiles.config_strings import (
+from tandem.tools.profiles.deployment import Deployment, check
+from tandem.tools.profiles.engines.base import KeyPath, ProfileError
+from tandem.tools.profiles.machine import count_gpus
+from tandem.tools.profiles.profile import DecodingSection, Profile, explain
+from tandem.tools.profiles.run_py import (
     Config,
     Devices,
     DraftTargetConfig,
     PromptLookupConfig,
+    engine_section,
     parse,
 )
-from tandem.tools.profiles.deployment import Deployment, check
-from tandem.tools.profiles.engine_dir import engine_section
-from tandem.tools.profiles.engines.base import KeyPath, ProfileError
-from tandem.tools.profiles.machine import count_gpus
-from tandem.tools.profiles.profile import DecodingSection, Profile, explain
 
 DRAFT_TARGET_OPTION = "--draft-target-model-config"
 PROMPT_LOOKUP_OPTION = "--prompt-lookup-config"

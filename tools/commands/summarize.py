@@ -19,8 +19,7 @@ from rich.markup import escape
 from tandem.bls.drafters.registry import BASELINE
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.benchmark.load_generator import PRIMING_TOKENS
-from tandem.tools.benchmark.measured_server import MeasuredServer, measured_server
+from tandem.tools.benchmark.load_generator import PRIMING_TOKENS, MeasuredServer, measured_server
 from tandem.tools.client.answer import Answer, Answers
 from tandem.tools.client.client import MODEL, Client, Inputs, Value, inputs_for
 from tandem.tools.client.dataset import Item, read_items
@@ -40,12 +39,12 @@ from tandem.tools.commands.options import (
 )
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.errors import TandemError, UsageError
-from tandem.tools.evaluation.accuracy import AccuracyComparison, rouge_scorer
+from tandem.tools.evaluation import AccuracyComparison, rouge_scorer
 from tandem.tools.profiles.deployment import Deployment, load
 from tandem.tools.profiles.engines.torch import TorchTarget
 
 if TYPE_CHECKING:
-    from tandem.tools.evaluation.hugging_face import HuggingFace
+    from tandem.tools.evaluation import HuggingFace
 
 DATASET = DEMO / "summaries.jsonl"
 
@@ -220,7 +219,7 @@ def _hugging_face(options: argparse.Namespace, deployment: Deployment | None) ->
     if not options.test_hf:
         return None
     try:
-        from tandem.tools.evaluation.hugging_face import HuggingFace  # noqa: PLC0415
+        from tandem.tools.evaluation import HuggingFace  # noqa: PLC0415
     except ImportError as error:
         raise TandemError(
             f"can't import {error.name}, which --test-hf needs; pip install torch transformers"

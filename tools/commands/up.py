@@ -24,7 +24,6 @@ from typing import Any
 from tandem.bls.settings import AUTO
 from tandem.gateway.settings import GatewaySettings
 from tandem.tools.client.client import MODEL
-from tandem.tools.commands.deployment_options import add_deployment, chosen_deployment
 from tandem.tools.commands.gateway_options import (
     KEY_VARIABLE,
     add_access,
@@ -37,7 +36,7 @@ from tandem.tools.commands.gateway_options import (
     listening,
     usual_ports,
 )
-from tandem.tools.commands.options import DEMO, port
+from tandem.tools.commands.options import DEMO, add_deployment, chosen_deployment, port
 from tandem.tools.errors import TandemError, UsageError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection

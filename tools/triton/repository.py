@@ -24,7 +24,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.folders import atomic_folder, copy_failure
 from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deployment
 from tandem.tools.profiles.engines.base import EngineFacts, EnginePlan
-from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
+from tandem.tools.triton.launch import SCRIPT, readme, serve_script
 
 PACKAGE = Path(tandem.__file__).parent  # some of its packages are links in a checkout
 MARKER = ".rendered-by-tandem"

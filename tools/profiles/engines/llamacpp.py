@@ -13,12 +13,13 @@ from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES, LlamaCppS
 from tandem.engines.torch.kv_size import kv_bytes_per_token
 from tandem.tools.profiles.checkpoint import Checkpoint, read_checkpoint_config
 from tandem.tools.profiles.engines.base import (
+    SEQUENCES_CACHED,
+    CheckpointSection,
     EnginePlan,
     Folder,
     ProfileError,
     copied_settings,
 )
-from tandem.tools.profiles.engines.checkpoint_section import SEQUENCES_CACHED, CheckpointSection
 
 CHECKPOINT = "checkpoint"  # folder next to model.py
 KV_BYTES = 2**28  # default size of the KV cache, unless one whole sequence needs more

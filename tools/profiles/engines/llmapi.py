@@ -24,6 +24,7 @@ from tandem.tools.profiles.checkpoint import (
     read_tokenizer,
 )
 from tandem.tools.profiles.engines.base import (
+    CheckpointSection,
     ConfigSection,
     EnginePlan,
     Folder,
@@ -32,7 +33,6 @@ from tandem.tools.profiles.engines.base import (
     copied_settings,
     locate_errors,
 )
-from tandem.tools.profiles.engines.checkpoint_section import CheckpointSection
 
 
 class InLlmLookupSection(LookupSection):

@@ -19,13 +19,14 @@ from tandem.tools.profiles.checkpoint import (
     require_weights,
 )
 from tandem.tools.profiles.engines.base import (
+    SEQUENCES_CACHED,
+    CheckpointSection,
     EnginePlan,
     Folder,
     ProfileError,
     copied_settings,
     locate_errors,
 )
-from tandem.tools.profiles.engines.checkpoint_section import SEQUENCES_CACHED, CheckpointSection
 
 CHECKPOINT = "checkpoint"  # folder next to model.py
 KV_BYTES = 2**30  # default size of the KV cache, unless one whole sequence needs more

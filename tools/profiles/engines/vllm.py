@@ -14,13 +14,13 @@ from tandem.engines.vllm.lora import max_rank
 from tandem.engines.vllm.settings import VllmSettings
 from tandem.tools.profiles.checkpoint import Checkpoint
 from tandem.tools.profiles.engines.base import (
+    CheckpointSection,
     EngineSection,
     ProfileError,
     as_tuple,
     copied_settings,
     resolve,
 )
-from tandem.tools.profiles.engines.checkpoint_section import CheckpointSection
 
 
 def _executable(value: Any, info: ValidationInfo) -> Any:

@@ -4,7 +4,7 @@ import pytest
 from error_lines import error_line
 
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.config_strings import DraftTargetConfig, PromptLookupConfig, parse
+from tandem.tools.profiles.run_py import DraftTargetConfig, PromptLookupConfig, parse
 
 EIGHT = [*range(8)]
 

@@ -1,1 +1,0 @@
-"""Compares outputs: accuracy, ROUGE, and reference answers from transformers."""

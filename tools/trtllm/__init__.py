@@ -1,1 +1,0 @@
-"""TensorRT engines: build steps, and checks of built engines."""
