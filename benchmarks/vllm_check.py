@@ -39,7 +39,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.engine_loop import Loop, ask
 from benchmarks.turns import in_turns
-from tandem.bls.draft_length.auto import DraftPlanner
+from tandem.bls.draft_length import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.errors import EngineCallError
 from tandem.bls.ports import EngineRole

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.draft_length.arms import MEMORY, Acceptance
-from tandem.bls.draft_length.costs import LinearCost
+from tandem.bls.costs import LinearCost
+from tandem.bls.draft_length import MEMORY, Acceptance
 from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.errors import EngineCallError
 from tandem.bls.ports import (

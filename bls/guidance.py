@@ -29,8 +29,8 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.costs import UNBOUNDED
 from tandem.bls.errors import EngineCallError, GuideFailed
-from tandem.bls.plain_call_size import UNBOUNDED
 from tandem.bls.ports import NO_DRAFT, NO_TOKENS, Draft, EngineCall, EngineResult, TopLogProbs
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import repair_seed

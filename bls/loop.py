@@ -19,11 +19,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.costs import UNBOUNDED, PlainCallSize
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.guarded import drafter_of
 from tandem.bls.errors import EngineCallError
 from tandem.bls.guidance import GRAMMAR, ByGuide, Guidance
-from tandem.bls.plain_call_size import UNBOUNDED, PlainCallSize
 from tandem.bls.ports import (
     NO_DRAFT,
     NO_TOKENS,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tandem.bls.ahead import DraftAhead, make_draft_ahead
-from tandem.bls.draft_length.auto import AutoLength
-from tandem.bls.draft_length.fixed import FixedLength, fixed_length
+from tandem.bls.draft_length import AutoLength, FixedLength, fixed_length
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
 from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.errors import EngineCallError, RejectedByEngine

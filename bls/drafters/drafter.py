@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tandem.bls.ahead import AheadPlanner
-from tandem.bls.draft_length.auto import DraftPlanner
+from tandem.bls.draft_length import DraftPlanner
 from tandem.bls.errors import EngineCallError
 from tandem.bls.ports import NO_DRAFT, Draft, Engines
 from tandem.bls.request import Request

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tandem.bls.draft_length.auto import AutoLength
-from tandem.bls.draft_length.fixed import fixed_length
+from tandem.bls.draft_length import AutoLength, fixed_length
 from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, NoDrafter

@@ -17,7 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from tandem.bls.admission import Admission, ConcurrencyLimiter, Permit, Reservation
 from tandem.bls.ahead import AheadPlanner
-from tandem.bls.draft_length.auto import DraftPlanner
+from tandem.bls.draft_length import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.prompt_lookup import pools_of
 from tandem.bls.drafters.registry import FOLDER, read_kind, register, with_settings

@@ -13,10 +13,10 @@ from scripted import (
     with_engines,
 )
 
-from tandem.bls.draft_length.auto import DraftPlanner
+from tandem.bls.costs import MAX_PLAIN_TOKENS, UNBOUNDED, UNTIMED_TOKENS, PlainCallSize
+from tandem.bls.draft_length import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.loop import Decoding
-from tandem.bls.plain_call_size import MAX_PLAIN_TOKENS, UNBOUNDED, UNTIMED_TOKENS, PlainCallSize
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO
 

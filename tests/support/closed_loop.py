@@ -28,7 +28,7 @@ from greenlet import getcurrent, greenlet
 from numpy.typing import NDArray
 
 from tandem.bls.ahead import AheadPlanner
-from tandem.bls.draft_length.auto import DraftPlanner
+from tandem.bls.draft_length import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.loop import Decoding
 from tandem.bls.ports import (

@@ -9,7 +9,7 @@ import numpy as np
 from scripted import SETTINGS, Health, ids, said, with_engines
 from small_guides import END, OTHER_END, matcher, vocab_size
 
-from tandem.bls.draft_length.auto import DraftPlanner
+from tandem.bls.draft_length import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.errors import EngineCallError
 from tandem.bls.guidance import guide_method

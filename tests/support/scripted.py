@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tandem.bls.ahead import AheadPlanner
-from tandem.bls.draft_length.auto import DraftPlanner
+from tandem.bls.draft_length import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.errors import Abandoned, EngineCallError, EngineTimeout, RejectedByEngine
 from tandem.bls.loop import Decoding

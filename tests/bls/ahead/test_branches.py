@@ -30,7 +30,7 @@ from tandem.bls.ahead import (
     DraftAhead,
     plan_branches,
 )
-from tandem.bls.draft_length.fixed import FixedLength
+from tandem.bls.draft_length import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.ports import Draft, EngineResult
 from tandem.bls.request import Sampling

@@ -9,9 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scripted import ids
 
-from tandem.bls.draft_length.auto import AutoLength, DraftPlanner
-from tandem.bls.draft_length.experiments import Mode
-from tandem.bls.draft_length.fixed import FixedLength
+from tandem.bls.costs import Mode
+from tandem.bls.draft_length import AutoLength, DraftPlanner, FixedLength
 from tandem.bls.ports import Draft, DraftPlan, EngineResult
 
 MAX_DRAFT_LEN = 16

@@ -23,9 +23,8 @@ from scripted import (
 )
 
 from tandem.bls import ports
-from tandem.bls.draft_length.auto import DraftPlanner
-from tandem.bls.draft_length.experiments import Mode
-from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
+from tandem.bls.costs import Mode
+from tandem.bls.draft_length import SEEDED_LENGTH, DraftPlanner, FixedLength
 from tandem.bls.drafters.draft_model import DraftModel, SharedVocabulary
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.guarded import drafter_of

@@ -1,20 +1,68 @@
-"""Costs of steps at one load, which is a number of running sequences.
-
-They are learned from the steps of time slots (see `experiments`).
-"""
+"""Costs of steps at one load (a number of running sequences), and the size of plain calls."""
 
 from __future__ import annotations
 
+import math
+from enum import Enum
 from statistics import median
-
-from tandem.bls.draft_length.experiments import Mode, Slots
-from tandem.bls.plain_call_size import MAX_PLAIN_TOKENS
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
 # A first measurement has at least this many rounds, with drafts of these lengths in turn, and then
 # as many plain calls of this many tokens. Shorter calls cost more per token.
 FIRST_STEPS, FIRST_DRAFTS, FIRST_PLAIN_TOKENS = 4, (2, 6), 3
 LONGEST_STEP = 2.0  # times the expected duration; any excess is a pause of the machine
+SHORTEST_SLOT, LONGEST_SLOT = 0.25, 8.0  # seconds, powers of two
+SLOT_ROUNDS = 4  # minimum number of rounds that fit into a slot
+PERIOD_NO_DRAFTS, PERIOD_DRAFTING = 128, 32  # slots between two experiments of the same kind
+
+
+class Mode(Enum):
+    """Drafting mode of all sequences during a slot."""
+
+    BEST = 0  # each sequence does what its plan expects to be fastest
+    NO_DRAFTS = 1  # the target decodes without drafts
+    DRAFTING = 2
+
+
+class Slots:
+    """The time slots under one load. seconds: length of a slot."""
+
+    def __init__(self) -> None:
+        self.seconds = SHORTEST_SLOT
+
+    def choose_length(self, round_seconds: float) -> None:
+        """Choose the length of the slots. round_seconds: duration of a round with a draft.
+
+        Lengths are powers of two, so that boundaries of long slots coincide with boundaries of
+        short ones.
+        """
+        exponent = math.ceil(math.log2(max(1e-9, SLOT_ROUNDS * round_seconds)))
+        self.seconds = min(max(SHORTEST_SLOT, 2.0**exponent), LONGEST_SLOT)
+
+    def number(self, now: float) -> int:
+        """Return the number of the slot at time ``now``, in seconds."""
+        return int(now / self.seconds)
+
+    def mode(self, slot: int) -> Mode:
+        """Return the mode of all sequences during a slot."""
+        if slot % PERIOD_NO_DRAFTS == 0:
+            return Mode.NO_DRAFTS
+        return Mode.DRAFTING if slot % PERIOD_DRAFTING == PERIOD_DRAFTING // 2 else Mode.BEST
+
+    def seconds_to_change(self, now: float) -> float:
+        """Return how many seconds a call without a draft may take from ``now``.
+
+        A call ends before the next slot in which all sequences draft. In a slot without drafts, it
+        ends with the slot. Rounds that began with drafts may last until about the end of the slot's
+        first quarter, and nothing is measured before then (see `LoadCosts`). So a call that begins
+        in that quarter ends with it.
+        """
+        slot = self.number(now)
+        if self.mode(slot) is Mode.NO_DRAFTS:
+            settled = (slot + 1 / SLOT_ROUNDS) * self.seconds
+            return settled - now if now < settled else (slot + 1) * self.seconds - now
+        until_drafting = (PERIOD_DRAFTING // 2 - slot - 1) % PERIOD_DRAFTING
+        return (slot + 1 + until_drafting) * self.seconds - now
 
 
 class LinearCost:
@@ -210,3 +258,43 @@ class LoadCosts:
         self.plain.end_slot(capacity)
         if self.known:
             self.slots.choose_length(self.drafting.average)
+
+
+# Small enough that drafting resumes soon after a pause, large enough that calls cost little. Also
+# limits the calls that `auto` requests.
+MAX_PLAIN_TOKENS = 32
+UNBOUNDED = 2**31 - 1
+SECONDS_PER_CALL = 0.05  # duration of a call in a stream; the call itself costs 1 ms
+UNTIMED_TOKENS = 4  # tokens per call in a stream if sizes must not depend on measured times
+
+
+class PlainCallSize:
+    """Number of tokens in the next plain call.
+
+    steady: the client streams, or a stop string may end the answer. Calls then take about the same
+    time each. in_engine: the engine drafts by itself. A new call would interrupt its drafts, so one
+    call decodes the whole answer unless ``steady``. use_timings: sizes may depend on measured
+    times.
+
+    >>> size = PlainCallSize(steady=True)
+    >>> for _ in range(4):
+    ...     print(size.tokens)
+    ...     size.adapt(size.tokens, 0.006 * size.tokens)
+    1
+    2
+    4
+    8
+    """
+
+    def __init__(self, *, steady: bool, in_engine: bool = False, use_timings: bool = True) -> None:
+        self._adapts = steady and use_timings
+        if steady:
+            self.tokens = 1 if use_timings else UNTIMED_TOKENS
+        else:
+            self.tokens = UNBOUNDED if in_engine else MAX_PLAIN_TOKENS
+
+    def adapt(self, tokens: int, seconds: float) -> None:
+        """Adjust the size after a call for ``tokens`` tokens took ``seconds``."""
+        if self._adapts and tokens:
+            affordable = int(SECONDS_PER_CALL * tokens / max(seconds, 1e-6))
+            self.tokens = max(1, min(affordable, 2 * self.tokens, MAX_PLAIN_TOKENS))
