@@ -193,8 +193,7 @@ MAX_UNREAD = 64  # handles to return; the engine frees the memory of lost ones a
 class AheadPlanner:
     """Plans drafting ahead for all requests of a loop. Thread-safe.
 
-    load: function that returns the number of sequences in all loops that are decoding or about to
-    start.
+    load: function that returns the number of sequences that are decoding or about to start.
     """
 
     def __init__(

@@ -181,10 +181,10 @@ class LoadPlans:
 class DraftPlanner:
     """Plans the drafts of all requests of a loop. Thread-safe.
 
-    load: function that returns the number of sequences in all loops that are decoding or about to
-    start. clock: function that returns the time in seconds, the same in all loops.
-    stops_when_unsure: whether the draft engine reports probabilities and can stop when they fall
-    too low. has_draft_model: if not, all drafts are matches, which cost only their verification.
+    load: function that returns the number of sequences that are decoding or about to start. clock:
+    function that returns the time in seconds. stops_when_unsure: whether the draft engine reports
+    probabilities and can stop when they fall too low. has_draft_model: if not, drafts cost only
+    their verification.
     """
 
     def __init__(
