@@ -52,10 +52,10 @@ SEED = INPUTS.declare("seed", "UINT64", (1,), optional=True)
 RETURN_LOG_PROBS = INPUTS.scalar("return_log_probs", "BOOL")
 """Return `output_log_probs` and `cum_log_probs`."""
 NUM_TOP_LOG_PROBS = INPUTS.declare("num_top_log_probs", "INT32", (1,), optional=True)
-"""Also return this many most likely tokens per position, up to 20. `torch` and `vllm` targets
-only."""
+"""Also return this many most likely tokens per position, up to 20. `torch`, `llamacpp` and `vllm`
+targets only."""
 RETURN_PROMPT_LOG_PROBS = INPUTS.declare("return_prompt_log_probs", "BOOL", (1,), optional=True)
-"""Return `prompt_log_probs`; recomputes the whole prompt. `torch` targets only."""
+"""Return `prompt_log_probs`; recomputes the whole prompt. `torch` and `llamacpp` targets only."""
 RETURN_CONTEXT_LOGITS = INPUTS.scalar("return_context_logits", "BOOL")
 """Return `context_logits`; the request runs without drafts."""
 RETURN_GENERATION_LOGITS = INPUTS.scalar("return_generation_logits", "BOOL")
