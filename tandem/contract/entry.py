@@ -110,7 +110,7 @@ DRAFT_AHEAD = INPUTS.declare("draft_ahead", "STRING", (1,), optional=True)
 """Draft the next round during verification: `auto`, `true` or `false`."""
 PROMPT_LOOKUP_NUM_TOKENS = INPUTS.declare("prompt_lookup_num_tokens", "INT32", (1,), optional=True)
 """Maximum draft tokens per round of prompt lookup (default: `num_draft_tokens` if sent, else the
-profile's)."""
+profile's; with `draft_len: auto`, the target's `max_draft_len`)."""
 MAX_MATCHING_NGRAM_SIZE = INPUTS.declare("max_matching_ngram_size", "INT32", (1,), optional=True)
 """Longest n-gram that prompt lookup searches for."""
 LOOKUP_POOL = INPUTS.declare("lookup_pool", "STRING", (1,), optional=True)

@@ -105,7 +105,7 @@ class LookupSection(ConfigSection):
     """
 
     prompt_lookup_num_tokens: PositiveInt = LoopSettings.prompt_lookup_num_tokens
-    """Maximum draft tokens per round; with `draft_len: auto`, the target's `max_draft_len`."""
+    """Maximum draft tokens per round; no effect with `draft_len: auto`."""
     max_matching_ngram_size: PositiveInt = LoopSettings.max_matching_ngram_size
     """Longest n-gram to search for; shorter n-grams are tried next, down to 1 token."""
     is_keep_all: bool = LoopSettings.lookup_keeps_all
