@@ -5,7 +5,7 @@
 Both serve the file with the same number of threads, through OpenAI's API: Tandem without drafts,
 with prompt lookup and with `auto`; llama.cpp's server, from the package xllamacpp, alone and with
 its own n-gram drafters. With --draft, both also use a draft model. The variants take turns; a first
-turn isn't counted, so all prompts are cached, except those of "new prompt". llama.cpp keeps the KV
+turn isn't counted, so all prompts are cached, except in "new prompt". llama.cpp keeps the KV
 cache's values in float16, Tandem in bfloat16, so an output can differ where two tokens are nearly
 tied; --same-kv makes llama.cpp use bfloat16. Its JSON has line breaks, so it always differs.
 """

@@ -182,9 +182,9 @@ class DraftPlanner:
     """Plans the drafts of all requests of a loop. Thread-safe.
 
     load: function that returns the number of sequences that are decoding or about to start. clock:
-    function that returns the time in seconds. stops_when_unsure: whether the draft engine reports
-    probabilities and can stop when they fall too low. has_draft_model: if not, drafts cost only
-    their verification.
+    function that returns the time in seconds; loops that share it experiment at the same time.
+    stops_when_unsure: whether the draft engine reports probabilities and can stop when they fall
+    too low. has_draft_model: if not, drafts cost only their verification.
     """
 
     def __init__(
