@@ -1,4 +1,7 @@
-"""Costs of steps at one load (a number of running sequences), and the size of plain calls."""
+"""What ``auto`` measures: costs of steps at one load. Also the size of plain calls.
+
+A load is a number of running sequences. `draft_length` chooses drafts from these costs.
+"""
 
 from __future__ import annotations
 

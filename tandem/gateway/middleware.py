@@ -1,4 +1,4 @@
-"""What all requests have in common: ids, keys, size limits, counters and failures."""
+"""Checks of every request (`Host`, origin, key, size), request ids, counters and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a request's work without delaying others, and only until its client disconnects."""
+"""Run a request's work without delaying others, and cancel it when its client disconnects."""
 
 from __future__ import annotations
 

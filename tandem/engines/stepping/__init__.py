@@ -1,1 +1,1 @@
-"""What engines share that run one model in steps: calls, scheduling, KV bookkeeping, sampling."""
+"""Shared by engines that run one model in steps: calls, scheduling, KV bookkeeping, sampling."""

@@ -1,8 +1,8 @@
-"""Sessions: the KV blocks of a text wait for its next call.
+"""Sessions keep the KV blocks of a text for its next call.
 
-vLLM's prefix cache holds only full blocks. So a round, which is a vLLM request of its own, would
-compute the rest of the last block again. With a session, the next request of the same text takes
-over all blocks of the last one. It computes only the tokens that they lack.
+vLLM's prefix cache holds only full blocks. Each round is a vLLM request of its own, so it would
+recompute the tokens in the last, partly filled block. With a session, the next request of the same
+text takes over all blocks of the previous one, and computes only the tokens that they lack.
 """
 
 from __future__ import annotations
