@@ -41,7 +41,7 @@ class NoDraftModel(NoDrafter):
 
 
 class Hybrid(Drafter):
-    """Matches, which are free, and a draft model for text without a match.
+    """Matches, which need no draft call, and a draft model for text without a match.
 
     lookup: finds matches. best_match: the best that it can find. min_ngram_size: of a match, for
     which the draft model isn't asked.
