@@ -93,7 +93,7 @@ def embedded_profile(tmp_path_factory):
             if name == "embedded"
             else {}
         ),
-        **({"../.venv": str(ROOT / ".venv")} if name == "vllm-cpu" else {}),
+        **({"../../.venv": str(ROOT / ".venv")} if name == "vllm-cpu" else {}),
         "drafter: hybrid": "drafter: draft_model",
         "draft_len: auto": "draft_len: 4",
     }
