@@ -111,6 +111,13 @@ def test_weights_of_another_model_are_rejected_before_they_are_loaded(whole, cha
         assert line in shown
 
 
+def test_weights_may_include_single_numbers(whole):
+    header = b'{"layers.0.masked_bias": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}'
+    data = len(header).to_bytes(8, "little") + header + bytes(4)
+    (whole / "model-2.safetensors").write_bytes(data)
+    check_weights(whole)
+
+
 @pytest.mark.parametrize(("kind", "known"), [("llama", True), ("qwen2", True), ("gpt-9", False)])
 def test_unknown_architectures_are_rejected_before_anything_is_downloaded(tmp_path, kind, known):
     write_empty(tmp_path, 100, model_type=kind)
