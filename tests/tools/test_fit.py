@@ -144,6 +144,25 @@ def test_incomplete_weights_are_rejected_before_they_are_loaded(whole, cut, line
     assert line in error_line(TandemError, check_weights, whole)
 
 
+@pytest.mark.parametrize(
+    ("device", "fits"), [("cpu", True), ("auto", False), ("cuda:0", False), ("cuda:1", True)]
+)
+def test_a_kv_cache_must_fit_into_the_memory_of_its_device(
+    whole, tmp_path, monkeypatch, device, fits
+):
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 1_000_000_000)
+    monkeypatch.setattr(fit, "free_memory", lambda: 100_000_000_000)
+    profile = tmp_path / "mine.yaml"
+    target = f"{{kind: torch, checkpoint: target, device: {device}, kv_cache_tokens: 10000000}}"
+    profile.write_text(f"name: mine\nengines: {{target: {target}}}\n")
+    loaded = deployment.load(profile)
+    if fits:
+        fit.check_fit(loaded)
+    else:
+        shown = error_line(TandemError, fit.check_fit, loaded)
+        assert shown.endswith("1.0 GB are free")
+
+
 @pytest.mark.parametrize(("tokens", "fits"), [("1e7", False), ("4096", True), (None, True)])
 def test_a_profiles_kv_cache_must_fit_into_memory(whole, tmp_path, monkeypatch, tokens, fits):
     monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)

@@ -24,6 +24,7 @@ from tandem.tools.profiles.machine import free_gpu_memory, free_memory
 
 ENGINE_BYTES = 500_000_000  # used by a process with PyTorch before it loads a model
 FLOAT32 = 4
+FIRST_GPU = "cuda:0"
 Role = Literal["target", "draft"]
 ROLES: tuple[Role, ...] = ("target", "draft")
 
@@ -79,7 +80,8 @@ def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Role, int]
 def check_fit(deployment: Deployment) -> None:
     """Raise TandemError if this machine can't load a profile's weights, or its KV caches.
 
-    Only KV caches whose size the profile sets are checked.
+    Only KV caches whose size the profile sets are checked, in the memory of their engine's device:
+    the CPU or the first GPU.
     """
     sections = {role: getattr(deployment.profile.engines, role) for role in ROLES}
     ours = {r: s for r, s in sections.items() if isinstance(s, TorchDraft | LlamaCppDraft)}
@@ -88,13 +90,31 @@ def check_fit(deployment: Deployment) -> None:
             check_architecture(section.checkpoint)
             check_weights(section.checkpoint)
     sized = {role: section for role, section in ours.items() if section.kv_cache_tokens}
-    if not sized:
-        return
-    fractions = [s.gpu_memory_fraction for s in sized.values() if isinstance(s, TorchDraft)]
-    gpu = free_gpu_memory(min(fractions)) if fractions else None
-    free = free_memory() if gpu is None else gpu
-    counts = {role: count_parameters(section.checkpoint) for role, section in sized.items()}
-    needs = estimate_needs(deployment, counts, on_gpu=gpu is not None)
+    on_gpu = {
+        role: section
+        for role, section in sized.items()
+        if isinstance(section, TorchDraft) and FIRST_GPU in section.devices
+    }
+    gpu = free_gpu_memory(min(s.gpu_memory_fraction for s in on_gpu.values())) if on_gpu else None
+    if gpu is None:
+        on_gpu = {}
+    else:
+        _check_kv_caches(deployment, on_gpu, gpu, on_gpu=True)
+    on_cpu = {r: s for r, s in sized.items() if "cpu" in s.devices and r not in on_gpu}
+    if on_cpu:
+        _check_kv_caches(deployment, on_cpu, free_memory(), on_gpu=False)
+
+
+def _check_kv_caches(
+    deployment: Deployment,
+    sections: Mapping[Role, TorchDraft | LlamaCppDraft],
+    free: int,
+    *,
+    on_gpu: bool,
+) -> None:
+    """Raise TandemError if these engines need more than the free bytes of their memory."""
+    counts = {role: count_parameters(section.checkpoint) for role, section in sections.items()}
+    needs = estimate_needs(deployment, counts, on_gpu=on_gpu)
     needed = sum(n.weights + ENGINE_BYTES + n.token_bytes * n.kv_tokens for n in needs.values())
     if needed > free:
         role, need = max(needs.items(), key=lambda item: item[1].token_bytes * item[1].kv_tokens)
