@@ -228,3 +228,22 @@ def test_a_missing_python_is_reported_in_one_line():
 def test_a_python_without_vllm_is_reported_in_one_line():
     with pytest.raises(LoadError, match=r"can't import vLLM: No module named 'vllm'; install vLLM"):
         VllmEngine(settings(python=sys.executable))
+
+
+@pytest.mark.parametrize(("salt", "shared"), [("1", 3), ("2", 0), (None, 0)])
+def test_a_session_is_only_continued_with_its_cache_salt(salt, shared):
+    def request(name, ids, salt):
+        made = {"request_id": name, "_all_token_ids": ids, "num_computed_tokens": 3}
+        finished = {"lora_request": None, "cache_salt": salt, "is_finished": lambda: True}
+        return SimpleNamespace(**made, **finished)
+
+    manager = kv_manager("FullAttentionManager")
+    manager.empty_kv_cache_blocks = ()
+    type(manager).get_computed_blocks = lambda self, request: ((), 0)
+    calls = {name: SimpleNamespace(text="t", cancelled=False) for name in ("a", "b")}
+    [blocks] = manager.coordinator.single_type_managers
+    blocks.req_to_blocks["a"] = [1]
+    sessions = Sessions.start(manager, calls)
+    assert sessions is not None
+    manager.free(request("a", [5, 6, 7], "1"))
+    assert manager.get_computed_blocks(request("b", [5, 6, 7, 8], salt))[1] == shared

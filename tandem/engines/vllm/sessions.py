@@ -89,7 +89,7 @@ class Sessions:
         other requests may use them.
         """
         session = self._idle.get(text)
-        if session is None or session.request.lora_request != request.lora_request:
+        if session is None or _owner(session.request) != _owner(request):
             return 0
         last, ids = session.request._all_token_ids, request._all_token_ids
         full = self._blocks.num_cached_block.get(session.request.request_id, 0)
@@ -134,3 +134,8 @@ class Sessions:
             self._free(request)
         elif request.request_id in self._blocks.req_to_blocks:
             self._idle[text] = Session(request, time.monotonic())
+
+
+def _owner(request: Any) -> tuple[Any, Any]:
+    """Return the adapter and the cache salt, without which no request may use another's blocks."""
+    return request.lora_request, request.cache_salt
