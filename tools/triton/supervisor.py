@@ -93,11 +93,16 @@ def kill_session(session: int) -> None:
 def hide_regions(prefix: str) -> None:
     """Hide one server's shared-memory regions from other users, who could read requests there.
 
-    The Python backend creates them readable for all, whatever the umask.
+    The Python backend creates them readable for all, whatever the umask. A link with such a name is
+    another user's, so it isn't followed.
     """
     for region in SHARED_MEMORY.glob(f"{prefix}*"):
         with suppress(OSError):
-            region.chmod(0o600)
+            found = os.open(region, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                os.fchmod(found, 0o600)
+            finally:
+                os.close(found)
 
 
 def unlink_regions(prefix: str) -> None:
