@@ -34,17 +34,17 @@ def read_documents(folder: Path) -> Iterator[tuple[str, str]]:
     for pool, paths in find_files(folder).items():
         for path in paths:
             try:
-                text = path.read_text()
+                text = path.read_text(encoding="utf-8")
                 if pool:
                     yield pool, text
                     continue
                 for line in filter(None, text.split("\n")):
-                    yield path.stem, json.loads(line)["text"] + ""  # only strings can be added
+                    yield path.stem, json.loads(line)["text"].encode().decode()
             except OSError as error:
                 raise DocumentError(f"can't read {path}: {error.strerror}") from error
             except UnicodeDecodeError as error:
                 raise DocumentError(f"{path} must be UTF-8") from error
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise DocumentError(
                     f'each line of {path} must be an object with a text, {{"text": "..."}}'
                 ) from error

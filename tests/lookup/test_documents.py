@@ -1,6 +1,9 @@
 """Files fill lookup pools."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -27,6 +30,15 @@ def test_a_pool_is_a_folder_of_documents_or_a_file_with_one_per_line(folder):
     ]
 
 
+def test_documents_are_utf_8_in_every_locale(folder):
+    (folder / "files" / "a.py").write_bytes("é".encode())
+    code = "from pathlib import Path; from tandem.lookup.documents import read_documents\n"
+    code += f"print(ascii([*read_documents(Path({str(folder)!r}))][0]))"
+    variables = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    shown = subprocess.check_output([sys.executable, "-c", code], env=variables)
+    assert b"'\\xe9'" in shown
+
+
 def test_documents_are_found_in_their_own_pool_only(folder):
     pools = LookupPools(max_tokens=1000)
     fill(pools, folder, lambda text: [ord(letter) for letter in text])
@@ -42,6 +54,7 @@ def test_documents_are_found_in_their_own_pool_only(folder):
         ("lines.jsonl", b"[1]", 'must be an object with a text, {"text": "..."}'),
         ("lines.jsonl", b'{"text": 1}', 'must be an object with a text, {"text": "..."}'),
         ("lines.jsonl", b"\xff", "must be UTF-8"),
+        ("lines.jsonl", rb'{"text": "\ud800"}', "must be an object with a text"),
     ],
 )
 def test_other_files_are_rejected_by_name(folder, name, content, message):
