@@ -90,7 +90,7 @@ class Tracing:
             "gen_ai.request.temperature": body.temperature,
             "gen_ai.request.top_p": body.top_p,
             "gen_ai.request.top_k": body.top_k or None,
-            "gen_ai.request.seed": body.seed,
+            "gen_ai.request.seed": _in_int64(body.seed),
             "gen_ai.request.presence_penalty": body.presence_penalty,
             "gen_ai.request.frequency_penalty": body.frequency_penalty,
             "gen_ai.request.stop_sequences": body.stop or None,
@@ -120,6 +120,11 @@ class Tracing:
                 if name == "decoding":
                     child.set_attributes(_decoding_attributes(answer))
                 child.end(max(began, ended))
+
+
+def _in_int64(seed: int | None) -> int | None:
+    """Return the seed with the same 64 bits that an attribute can hold, as it is signed."""
+    return None if seed is None else (seed + 2**63) % 2**64 - 2**63
 
 
 def _decoding_attributes(answer: ParsedAnswer) -> dict[str, Any]:

@@ -78,6 +78,12 @@ async def test_streams_and_several_choices_have_one_span(post, spans):
     assert root.attributes["gen_ai.usage.output_tokens"] == 8
 
 
+@pytest.mark.usefixtures("answer")
+async def test_a_seed_of_64_bits_is_an_attribute_that_can_be_exported(post, spans):
+    await post(CHATS, CHAT | {"seed": 2**64 - 1})
+    assert spans()["chat bls_stream"].attributes["gen_ai.request.seed"] == -1
+
+
 async def test_a_rejected_request_is_an_error(post, spans):
     await post(COMPLETIONS, {"prompt": "hi", "n": 0})
     root = spans()["text_completion"]
