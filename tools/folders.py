@@ -54,7 +54,7 @@ class TemporaryFolder:
             self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
             with suppress(FileNotFoundError):
                 self._lock = os.open(self.path, os.O_RDONLY)
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                _lock(self._lock)
                 if self.path.exists():
                     return
                 os.close(self._lock)  # another process has removed it before it was locked
@@ -66,9 +66,18 @@ class TemporaryFolder:
 
 def create_log() -> tuple[int, Path]:
     """Return a new file, locked as long as a process has this descriptor, and its path."""
-    descriptor, path = tempfile.mkstemp(prefix=PREFIX, suffix=".log")
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor, Path(path)
+    while True:
+        descriptor, path = tempfile.mkstemp(prefix=PREFIX, suffix=".log")
+        _lock(descriptor)
+        if Path(path).exists():
+            return descriptor, Path(path)
+        os.close(descriptor)  # another process has removed it before it was locked
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a file, unless its file system has no locks. Then no process can remove it either."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def keep_log(path: Path) -> None:
@@ -83,7 +92,8 @@ def remove_leftovers() -> None:
         if not TEMPORARY.fullmatch(path.name):
             continue
         try:
-            found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            # Another user's may be a named pipe, for whose writer this would wait.
+            found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:  # another user's, or already removed
             continue
         try:
@@ -95,8 +105,8 @@ def remove_leftovers() -> None:
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
-        except BlockingIOError:
-            continue  # its server is running
+        except OSError:
+            continue  # its server is running, or the file system has no locks
         finally:
             os.close(found)
 

@@ -1,5 +1,7 @@
 """`tandem up` prints a correct summary and handles its options."""
 
+import errno
+import fcntl
 import json
 import os
 import shlex
@@ -196,6 +198,32 @@ def test_files_of_a_killed_server_are_removed_at_the_next_start(monkeypatch, tmp
     assert set(tmp_path.iterdir()) == others
     os.close(descriptor)
     folder.remove()
+
+
+def test_a_start_does_not_wait_for_another_users_named_pipe(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    os.mkfifo(tmp_path / "tandem-server-pipe")
+    remove_leftovers()
+
+
+def test_servers_start_on_a_file_system_without_locks(monkeypatch, tmp_path):
+    def flock(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    folder, (descriptor, log) = TemporaryFolder(), create_log()
+    remove_leftovers()  # of which it can't know that no server uses them
+    assert set(tmp_path.iterdir()) == {folder.path, log}
+    os.close(descriptor)
+    folder.remove()
+
+
+def test_an_unreadable_key_file_is_rejected_before_models_are_loaded(own, monkeypatch, capsys):
+    monkeypatch.setattr(up, "chosen_deployment", lambda _: own)
+    monkeypatch.setattr(up, "serving", lambda *_: pytest.fail("the server was started"))
+    assert command.main(["up", "--base-port", "0", "--api-key-file", "/absent"]) == 1
+    assert capsys.readouterr().err == "tandem: can't read /absent: No such file or directory\n"
 
 
 def test_the_log_stays_while_a_process_of_the_server_runs(monkeypatch, tmp_path):

@@ -147,7 +147,7 @@ class TritonServer:
                 )
         self.ports = claim_ports(self._wanted_ports, self.address)
         self.command = self._command(install)
-        handle, log = create_log()
+        self._log_file, log = create_log()
         self.log = TritonLog(log)
         # The stubs put the working directory first in sys.path, so it must be empty.
         self._empty_folder = TemporaryFolder()
@@ -156,13 +156,12 @@ class TritonServer:
         self._supervisor = subprocess.Popen(
             [*program, self.shm_prefix, *self.command],
             stdin=subprocess.PIPE,
-            stdout=handle,
-            stderr=handle,
+            stdout=self._log_file,
+            stderr=self._log_file,
             cwd=self._empty_folder.path,
             env=install.environment(),
             start_new_session=True,
         )
-        os.close(handle)
         try:
             self._wait_until_ready()
             self._when_ready = Counter(self._names)
@@ -251,6 +250,7 @@ class TritonServer:
                 keep_log(self.log.path)
             else:
                 self.log.path.unlink(missing_ok=True)
+            os.close(self._log_file)  # until then, no other command removes the log
 
     @property
     def _names(self) -> list[str]:
