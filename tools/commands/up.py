@@ -75,6 +75,7 @@ def run(options: argparse.Namespace) -> int:
         if is_set and options.no_gateway:
             raise UsageError(f"set {name} or --no-gateway, not both")
     ports, gateway = _ports(options)
+    keys = api_keys(options)  # an unreadable file is an error before any model is loaded
     deployment = chosen_deployment(options)
     ready = False
     with ExitStack() as stack:
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             with serving(deployment, ports, options.address) as server:
                 ready = True
-                _serve(server, deployment, bound, options)
+                _serve(server, deployment, bound, keys, options)
         except KeyboardInterrupt:  # the normal end, once the server is ready
             if not ready:
                 raise
@@ -96,11 +97,12 @@ def _serve(
     server: TritonServer,
     deployment: Deployment,
     bound: socket.socket | None,
+    keys: tuple[str, ...],
     options: argparse.Namespace,
 ) -> None:
-    """Serve until Ctrl-C. bound: the gateway's socket; None: no gateway."""
+    """Serve until Ctrl-C. bound: the gateway's socket; None: no gateway. keys: its API keys."""
     with ExitStack() as stack:
-        url, keys = None, api_keys(options)
+        url = None
         if bound:
             from tandem.gateway import server as gateway  # noqa: PLC0415  an extra
 
