@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -153,6 +155,14 @@ def test_class_names_are_unique():
             if name != "TritonPythonModel":
                 homes.setdefault(name, []).append(path)
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def test_commands_start_without_pytorch():
+    """Also because importing it takes seconds."""
+    code = "import sys; sys.modules |= dict.fromkeys(('torch', 'transformers')); from importlib "
+    code += "import import_module as load; from tandem.tools.commands.command_line import COMMANDS"
+    code += "; [load(f'tandem.tools.commands.{name}') for name in COMMANDS]"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_settings_modules_import_no_large_libraries():

@@ -10,8 +10,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
-import transformers
 from rich.table import Table
 
 from tandem.preprocessing.tokenizer import load_tokenizer
@@ -170,10 +168,18 @@ class HuggingFace:
 
     folder: the checkpoint. tokenizer: a folder with tokenizer.json. The type is the torch engine's
     default: float32 on a CPU, the checkpoint's type on a GPU. The first answer loads the weights,
-    but the constructor already raises TandemError if there are none.
+    but the constructor already raises TandemError if there are none, or if a package is missing.
     """
 
     def __init__(self, folder: Path, tokenizer: Path, *, add_special_tokens: bool = True) -> None:
+        try:  # only this class needs them, and importing them takes seconds
+            import torch  # noqa: PLC0415
+            import transformers  # noqa: PLC0415
+        except ImportError as error:
+            raise TandemError(
+                f"can't import {error.name}, which --test-hf needs; pip install torch transformers"
+            ) from error
+        self._torch, self._transformers = torch, transformers
         try:
             self._checkpoint = read_checkpoint(folder)
             require_weights(folder)
@@ -184,7 +190,7 @@ class HuggingFace:
         self._add_special_tokens = add_special_tokens
 
     def answer(self, prompt: str, max_tokens: int, stop: Sequence[str] = ()) -> Answer:
-        model, ends = self._model, self._checkpoint.end_ids
+        torch, model, ends = self._torch, self._model, self._checkpoint.end_ids
         began = time.perf_counter()
         encoded = self._tokenizer.encode(prompt, add_special_tokens=self._add_special_tokens).ids
         ids = torch.tensor([encoded], device=model.device)
@@ -206,6 +212,7 @@ class HuggingFace:
 
     @cached_property
     def _model(self) -> Any:
+        torch, transformers = self._torch, self._transformers
         quiet: Any = transformers.logging
         quiet.set_verbosity_error()
         quiet.disable_progress_bar()
@@ -217,9 +224,9 @@ class HuggingFace:
         return loaded.to(device).eval()
 
     def _stopping(self, prompt_length: int, stop: Sequence[str]) -> Any:
-        def should_stop(ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        def should_stop(ids: Any, *_: Any, **__: Any) -> Any:
             stopped = cut(self._tokenizer.decode(ids[0, prompt_length:].tolist()), stop)[1]
-            return torch.tensor([stopped], device=ids.device)
+            return self._torch.tensor([stopped], device=ids.device)
 
         return should_stop
 

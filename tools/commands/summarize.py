@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -39,12 +38,9 @@ from tandem.tools.commands.options import (
 )
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.errors import TandemError, UsageError
-from tandem.tools.evaluation import AccuracyComparison, rouge_scorer
+from tandem.tools.evaluation import AccuracyComparison, HuggingFace, rouge_scorer
 from tandem.tools.profiles.deployment import Deployment, load
 from tandem.tools.profiles.engines.torch import TorchTarget
-
-if TYPE_CHECKING:
-    from tandem.tools.evaluation import HuggingFace
 
 DATASET = DEMO / "summaries.jsonl"
 
@@ -218,12 +214,6 @@ def _chosen_deployment(options: argparse.Namespace, drafting: DraftingOptions) -
 def _hugging_face(options: argparse.Namespace, deployment: Deployment | None) -> HuggingFace | None:
     if not options.test_hf:
         return None
-    try:
-        from tandem.tools.evaluation import HuggingFace  # noqa: PLC0415
-    except ImportError as error:
-        raise TandemError(
-            f"can't import {error.name}, which --test-hf needs; pip install torch transformers"
-        ) from error
     target = deployment.profile.engines.target if deployment else None
     own = target.checkpoint if isinstance(target, TorchTarget) else None
     folder = options.hf_model_dir or own
