@@ -8,6 +8,7 @@ from error_lines import error_line
 
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
+from tandem.tools.models.gguf import gguf_bytes
 from tandem.tools.models.weights import check_architecture, check_weights
 from tandem.tools.profiles import deployment, machine
 
@@ -109,6 +110,15 @@ def test_weights_of_another_model_are_rejected_before_they_are_loaded(whole, cha
         shown = error_line(TandemError, check_weights, whole)
         assert shown.startswith(f"the weights in {whole} are another model's: ")
         assert line in shown
+
+
+def test_all_parts_of_a_split_gguf_file_count(tmp_path):
+    names = ("a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "a-q4-00001-of-00002.gguf", "b")
+    for size, name in enumerate(names, 3):
+        (tmp_path / name).write_bytes(bytes(size))
+    (tmp_path / "model.gguf").symlink_to(tmp_path / names[0])
+    assert gguf_bytes(tmp_path / "model.gguf") == 3 + 4
+    assert gguf_bytes(tmp_path / "b") == 6
 
 
 def test_weights_may_include_single_numbers(whole):

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES
 from tandem.engines.torch.kv_size import GROWTH, kv_bytes_per_token
 from tandem.tools.errors import TandemError
+from tandem.tools.models.gguf import gguf_bytes
 from tandem.tools.models.weights import (
     check_architecture,
     check_weights,
@@ -138,8 +139,7 @@ def estimate_needs(
             cached = kv_bytes_per_token(
                 read_checkpoint_config(section.checkpoint).get, KV_ITEM_BYTES
             )
-            weights = file.stat().st_size
-            needs[role] = Need(weights, cached, plan.kv_cache_tokens, plan.max_seq_len)
+            needs[role] = Need(gguf_bytes(file), cached, plan.kv_cache_tokens, plan.max_seq_len)
             continue
         # A CPU computes in float32, a GPU in the checkpoint's type. A KV cache on a GPU takes
         # more memory than its tokens.

@@ -32,6 +32,16 @@ def is_gguf(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
+def gguf_bytes(path: Path) -> int:
+    """Return the size of a model in bytes. path: its file, its first part, or a link to it."""
+    path = path.resolve()
+    if PART.search(path.name) is None:
+        return path.stat().st_size
+    name = PART.sub("", path.name)
+    others = [other for other in path.parent.iterdir() if PART.search(other.name)]
+    return sum(other.stat().st_size for other in others if PART.sub("", other.name) == name)
+
+
 def convert_gguf(path: Path) -> Path:
     """Return the folder of a GGUF file in Tandem's cache; make it unless it is there.
 
