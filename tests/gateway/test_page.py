@@ -488,7 +488,7 @@ def test_the_page_asks_for_the_api_key(browser, app, triton):
     triton.script = lambda _: [FIRST, SECOND, LAST]
     context = browser.new_context()
     page = context.new_page()
-    with listen("127.0.0.1", 0) as bound, serving(app(model="org/tiny", api_key="yes"), bound):
+    with listen("127.0.0.1", 0) as bound, serving(app(model="org/tiny", api_keys=("yes",)), bound):
         page.goto(address_of(bound))
         expect(page.get_by_label("API key")).to_be_focused()
         page.keyboard.type("no")

@@ -106,10 +106,12 @@ async def test_shutdown_during_a_slow_response_logs_one_line(caplog, stopping):
         metrics=GatewayMetrics(),
         endpoints=frozenset(),
         max_body_bytes=9,
-        key=None,
+        keys=(),
+        allowed_origins=(),
+        allowed_hosts=None,
         is_stopping=lambda: stopping,
     )
-    scope = {"type": "http", "path": "/v1/completions", "headers": []}
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
     with contextlib.nullcontext() if stopping else pytest.raises(asyncio.CancelledError):
         await made(scope, None, send)
     assert caplog.messages == ["stopped before a client had read its response"] * stopping

@@ -79,7 +79,7 @@ def write_empty(folder: Path, vocab_size: int, **config: object) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"vocab_size": vocab_size, "max_position_embeddings": 1024, "eos_token_id": 0}
     (folder / "config.json").write_text(json.dumps(facts | config))
-    (folder / "model.safetensors").touch()
+    save_file({}, folder / "model.safetensors")
 
 
 def _write_llama(folder: Path, vocab_size: int, *, layers: int) -> None:
