@@ -69,6 +69,35 @@ def test_a_new_text_replaces_the_oldest_if_llamacpp_has_no_sequence_left(
     assert [len(engine.tokens([first, 9], 2)) for first in range(10, 20)] == [2] * 10
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"max_batch_tokens": 1, "max_draft_len": 0},
+        {"max_batch_tokens": 16},
+        {"kv_cache_tokens": 64},
+    ],
+)
+def test_small_batches_and_small_caches_have_the_same_output(engine, make_llamacpp, sizes):
+    ids = prompt(8, 40)
+    assert make_llamacpp(max_seq_len=64, **sizes).tokens(ids, 5) == engine.tokens(ids, 5)
+
+
+def test_a_prefix_of_a_text_longer_than_the_sliding_window_is_reused_only_if_it_is_complete(
+    make_llamacpp, tmp_path
+):
+    """llama.cpp gives cells that are outside a text's last window to other texts."""
+    write_gguf(tmp_path / "model.gguf", seed=7, vocab=VOCAB, architecture="gemma2", window=32)
+    folder, wanted = str(tmp_path), {"return_generation_logits": True}
+    busy = make_llamacpp(checkpoint=folder, kv_cache_tokens=1024)
+    fresh = make_llamacpp(checkpoint=folder, kv_cache_tokens=8192)
+    for seed in range(1, 5):
+        busy.call(prompt(seed, 200), 4)
+        for earlier in range(max(1, seed - 2), seed + 1):
+            ids = [*prompt(earlier, 200)[:100], *prompt(10 * seed + earlier, 30)]
+            found, right = busy.call(ids, 3, **wanted), fresh.call(ids, 3, **wanted)
+            assert np.array_equal(found.last.generation_logits, right.last.generation_logits)
+
+
 EXACT = ["Q4_0", "Q4_1", "Q8_0"]  # in llama.cpp, the others round differently for more tokens
 TYPES = [*EXACT, "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "F16", "BF16"]
 

@@ -21,13 +21,15 @@ def write_gguf(
     width: int = 64,
     tensors_per_file: int = 0,
     splitting: str = "gpt-2",
+    window: int = 0,
 ) -> None:
     """Write a two-layer Llama in float32, with a byte-level BPE tokenizer.
 
     omit: name of a tensor that the file lacks. vocab: write this number of tokens without a
     tokenizer, and quantized weights. architecture: the name in the file. quantization: ggml's name
     of the type; those with a K need a width of 256. tensors_per_file: split the file. splitting:
-    llama.cpp's name of the rules that split a text before merges.
+    llama.cpp's name of the rules that split a text before merges. window: length in tokens of the
+    first layer's sliding window, for the architecture `gemma2`.
     """
     import numpy as np
     from gguf import GGMLQuantizationType, GGUFWriter
@@ -44,6 +46,8 @@ def write_gguf(
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(width // 4)
     writer.add_vocab_size(size)
+    if window:
+        writer.add_sliding_window(window)
     if vocab:
         writer.add_tokenizer_model("none")
     else:
@@ -65,6 +69,9 @@ def write_gguf(
                 "ffn_down": (width, 2 * width),
             }.items()
         }
+        if architecture == "gemma2":
+            names = "post_attention_norm", "post_ffw_norm"
+            shapes |= {f"blk.{layer}.{name}": (width,) for name in names}
     shapes.pop(omit, None)
     for name, shape in shapes.items():
         weights = random.normal(scale=0.3, size=shape) if len(shape) > 1 else np.ones(shape)

@@ -121,6 +121,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # name -> types of result and argumen
     "llama_model_is_hybrid": (c_bool, c_void_p),
     "llama_model_is_diffusion": (c_bool, c_void_p),
     "llama_model_n_ctx_train": (c_int32, c_void_p),
+    "llama_model_n_swa": (c_int32, c_void_p),
     "llama_model_get_vocab": (c_void_p, c_void_p),
     "llama_model_meta_val_str": (c_int32, c_void_p, c_char_p, c_char_p, c_size_t),
     "llama_vocab_n_tokens": (c_int32, c_void_p),
@@ -133,6 +134,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # name -> types of result and argumen
     "llama_get_memory": (c_void_p, c_void_p),
     "llama_memory_seq_rm": (c_bool, c_void_p, c_int32, c_int32, c_int32),
     "llama_memory_seq_cp": (None, c_void_p, c_int32, c_int32, c_int32, c_int32),
+    "llama_memory_seq_pos_min": (c_int32, c_void_p, c_int32),
     "llama_decode": (c_int32, c_void_p, Batch),
     "llama_get_logits": (ctypes.POINTER(c_float), c_void_p),
 }

@@ -27,6 +27,7 @@ from tandem.engines.stepping.kv_cache import (
     BranchKV,
     KVCache,
     KVEntry,
+    Owner,
     Packed,
     Segment,
     Tokens,
@@ -60,11 +61,15 @@ class BranchSequences(BranchKV):
 
 
 class LlamaCppCache(KVCache[SequenceEntry]):
-    """The cells of llama.cpp's KV cache."""
+    """The cells of llama.cpp's KV cache.
 
-    def __init__(self, context: Any, settings: LlamaCppSettings) -> None:
+    window: length of the model's sliding window in tokens; 0: none.
+    """
+
+    def __init__(self, context: Any, settings: LlamaCppSettings, window: int) -> None:
         super().__init__(settings.kv_cache_tokens, settings.kv_block_tokens)
         self._memory = llama.llama_get_memory(context)
+        self._window = window
         self._free = list(range(SEQUENCES))
         self._branches: dict[SequenceEntry, BranchSequences] = {}
 
@@ -124,6 +129,19 @@ class LlamaCppCache(KVCache[SequenceEntry]):
 
     def _cut(self, entry: SequenceEntry, shared: int, max_length: int) -> None:  # noqa: ARG002
         entry.length = shared
+
+    def _longest_prefix(self, tokens: Tokens, owner: Owner) -> tuple[SequenceEntry | None, int]:
+        """Return the entry with the longest prefix, if it still has what the next token needs.
+
+        llama.cpp gives cells that are outside a text's last window to other texts. A shorter
+        prefix of that text would need some of them.
+        """
+        entry, shared = super()._longest_prefix(tokens, owner)
+        if self._window and entry is not None and shared < entry.length:
+            oldest = llama.llama_memory_seq_pos_min(self._memory, entry.sequence)
+            if oldest > max(0, shared - self._window + 1):
+                return None, 0
+        return entry, shared
 
     def _end_branches(self, entry: SequenceEntry) -> None:
         if branches := self._branches.pop(entry, None):
@@ -221,8 +239,9 @@ class LlamaCppModel:
                 f"{settings.max_seq_len}"
             )
         options = llama.llama_context_default_params()
-        options.n_ctx = settings.kv_cache_tokens
-        options.n_batch = options.n_ubatch = settings.max_batch_tokens
+        # With less room than one token per sequence, llama.cpp ends the process.
+        options.n_ctx = max(settings.kv_cache_tokens, SEQUENCES)
+        options.n_batch = options.n_ubatch = max(settings.max_batch_tokens, SEQUENCES)
         options.n_seq_max = SEQUENCES
         threads = settings.threads or len(os.sched_getaffinity(0))
         options.n_threads = options.n_threads_batch = threads
@@ -236,13 +255,14 @@ class LlamaCppModel:
         self._batch = _Batch(settings.max_batch_tokens)
         vocabulary = llama.llama_model_get_vocab(model)
         self.vocab_size: int = llama.llama_vocab_n_tokens(vocabulary)
-        self.cache = LlamaCppCache(self._context, settings)
+        window = llama.llama_model_n_swa(model)
+        self.cache = LlamaCppCache(self._context, settings, window)
         self._check(settings)
 
     def _check(self, settings: LlamaCppSettings) -> None:
         """Log a warning if a token's logits depend on the other tokens of a step."""
         count = min(CHECK_TOKENS, settings.max_seq_len, settings.max_batch_tokens // 2)
-        if settings.kv_cache_tokens < 3 * count:
+        if not 0 < 3 * count <= settings.kv_cache_tokens:
             return
         ids = np.arange(count) * 7 % self.vocab_size
         one, all_at_once, other = (SequenceEntry(sequence=number) for number in range(3))
