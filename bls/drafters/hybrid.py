@@ -112,12 +112,15 @@ class Hybrid(Drafter):
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Report drafts and matches to the draft model, which weighs its drafts against matches."""
-        if draft.result is None and not draft.drafted_ahead and num_accepted:
-            self._num_plain = 0
+        if draft.result is None and not draft.drafted_ahead:
+            self._lookup.verified(draft, num_accepted, seconds)
+            if num_accepted:
+                self._num_plain = 0
         self._draft_model.verified(draft, num_accepted, seconds)
 
     def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
         """Report a plain call, unless it was shortened: short calls take longer per token."""
+        self._lookup.observe_plain_call(num_tokens, seconds)
         if not self._shortened:
             self._draft_model.observe_plain_call(num_tokens, seconds)
 

@@ -1,5 +1,6 @@
 """Custom drafters are loaded from files, and their errors only end drafting."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tandem.bls.drafters.registry import (
     with_settings,
 )
 from tandem.bls.request import Request
+from tandem.bls.settings import AUTO
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "drafters" / "repeat.py"
 HEAD = """
@@ -225,6 +227,25 @@ def test_an_error_after_verification_ends_only_later_custom_drafts(joined):
     decoding, target = played(health=health)
     assert sum(len(call.draft) > 0 for call in target.calls) == 1
     assert decoding.statistics.num_drafter_failures == health.rejections == 1
+
+
+@pytest.mark.parametrize("draft_len", [3, AUTO])
+def test_a_custom_drafter_learns_the_outcomes_of_its_drafts_and_of_plain_calls(joined, draft_len):
+    joined(
+        "def propose(self, sequence, limit, engines):\n"
+        "    return Draft([1] * (len(sequence) % 2))\n"
+        "def verified(self, draft, num_accepted, seconds):\n"
+        "    outcomes.append((len(draft), num_accepted))\n"
+        "def observe_plain_call(self, num_tokens, seconds):\n"
+        "    plain.append(num_tokens)",
+        row=f"{ROW}outcomes, plain = [], []\n",
+    )
+    decoding, target = played(draft_len=draft_len, max_draft_len=3)
+    own = sys.modules[DRAFTERS["own"].module]
+    verified = [len(call.draft) for call in target.calls if len(call.draft)]
+    assert [drafted for drafted, _ in own.outcomes] == verified != []
+    assert sum(n for _, n in own.outcomes) == decoding.statistics.num_accepted_draft_tokens
+    assert len(own.plain) == len(target.calls) - len(verified) > 0
 
 
 @pytest.mark.parametrize("method", ["completed(self, sequence)", "observe_plain_call(self, *_)"])
