@@ -6,6 +6,7 @@ A load is a number of running sequences. `draft_length` chooses drafts from thes
 from __future__ import annotations
 
 import math
+from collections import deque
 from enum import Enum
 from statistics import median
 
@@ -13,6 +14,7 @@ SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
 # A first measurement has at least this many rounds, with drafts of these lengths in turn, and then
 # as many plain calls of this many tokens. Shorter calls cost more per token.
 FIRST_STEPS, FIRST_DRAFTS, FIRST_PLAIN_TOKENS = 4, (2, 6), 3
+MOST_STEPS = 10_000  # kept per slot; before the first draft, a slot has no end
 LONGEST_STEP = 2.0  # times the expected duration; any excess is a pause of the machine
 SHORTEST_SLOT, LONGEST_SLOT = 0.25, 8.0  # seconds, powers of two
 SLOT_ROUNDS = 4  # minimum number of rounds that fit into a slot
@@ -78,7 +80,8 @@ class LinearCost:
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # means, central moments
         self._engine_seconds = self._engine_size = 0.0
-        self._slot: list[tuple[int, float, float]] = []  # (steps, size of each, seconds of each)
+        # (steps, size of each, seconds of each), the last ones of the current slot
+        self._slot: deque[tuple[int, float, float]] = deque(maxlen=MOST_STEPS)
 
     @property
     def known(self) -> bool:
@@ -173,7 +176,7 @@ class LinearCost:
         return self._y - each * self._x, each
 
     def forget_slot(self) -> None:
-        self._slot = []
+        self._slot.clear()
 
 
 class LoadCosts:

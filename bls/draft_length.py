@@ -173,9 +173,10 @@ class LoadPlans:
 
     def __init__(self) -> None:
         self.costs = LoadCosts()
-        self.choices: list[DraftChoice] = []  # [LEVELS]
-        # Tokens per second of lookup drafts, [num_groups, num_lengths].
+        # Tokens per second of lookup drafts, [num_groups, num_lengths]. Other threads read them as
+        # soon as there are choices, so they are set first.
         self.lookup_speeds: Floats = np.zeros((1, 1))
+        self.choices: list[DraftChoice] = []  # [LEVELS]
 
 
 class DraftPlanner:
@@ -342,8 +343,8 @@ class DraftPlanner:
             return
         fixed, each = costs.drafting.coefficients()
         if not self._has_draft_model:
-            plans.choices = [DraftChoice(DraftPlan(0), 0.0, pays=False)] * LEVELS
             plans.lookup_speeds = self._lookup_arms.speeds(fixed, each)[:, 0]
+            plans.choices = [DraftChoice(DraftPlan(0), 0.0, pays=False)] * LEVELS
             return
         if not self._arms.rounds[0]:
             return
@@ -354,9 +355,9 @@ class DraftPlanner:
             arm = int(by_arm[level].argmax())
             speed = float(by_arm[level, arm])
             choices.append(DraftChoice(self._drafts[arm], speed, speed >= costs.plain_speed))
-        plans.choices = choices
         lookup_costs = costs.lookup.coefficients() if costs.lookup.known else (fixed, 0.0)
         plans.lookup_speeds = self._lookup_arms.speeds(*lookup_costs)[:, 0]
+        plans.choices = choices
 
 
 class AutoLength:

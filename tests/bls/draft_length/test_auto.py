@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scripted import ids
 
-from tandem.bls.costs import Mode
-from tandem.bls.draft_length import AutoLength, DraftPlanner, FixedLength
+from tandem.bls.costs import LinearCost, Mode
+from tandem.bls.draft_length import Arms, AutoLength, DraftPlanner, FixedLength
 from tandem.bls.ports import Draft, DraftPlan, EngineResult
 
 MAX_DRAFT_LEN = 16
@@ -113,6 +113,34 @@ def test_the_planner_is_thread_safe():
     for thread in threads:
         thread.join()
     assert not errors
+
+
+@pytest.mark.parametrize("has_draft_model", [True, False])
+def test_a_match_that_is_weighed_during_the_first_plan_has_a_length(monkeypatch, has_draft_model):
+    world, speeds = World(stops_when_unsure=False), Arms.speeds
+    planner = world.statistics
+    if not has_draft_model:
+        planner = planner.without_draft_model("prompt_lookup")
+    length, weighed = AutoLength(planner), []
+
+    def interrupted(arms, *args, **options):
+        """Another thread may run during this."""
+        weighed.append(length.lookup_length(match(4, num_matching=4)))
+        return speeds(arms, *args, **options)
+
+    monkeypatch.setattr(Arms, "speeds", interrupted)
+    for kind in ["draft" if has_draft_model else "lookup"] * 8 + ["plain"] * 8:
+        world.now += 0.1
+        step(length, kind, 3, 1, 0.1, stops_when_unsure=False)
+    assert weighed
+    assert max(weighed) <= 4
+
+
+def test_plain_calls_before_the_first_draft_take_little_memory():
+    cost = LinearCost()
+    for _ in range(50_000):
+        cost.add(0, 0.01, steps=32)
+    assert cost.num_added < 50_000
 
 
 def alone_and_drafting(loops, seconds):
