@@ -98,6 +98,16 @@ def test_a_prefix_of_a_text_longer_than_the_sliding_window_is_reused_only_if_it_
             assert np.array_equal(found.last.generation_logits, right.last.generation_logits)
 
 
+def test_branches_replace_old_texts_if_llamacpp_has_no_sequence_left(make_llamacpp, monkeypatch):
+    monkeypatch.setattr("tandem.engines.llamacpp.model.SEQUENCES", 8)
+    monkeypatch.setattr("tandem.engines.stepping.kv_cache.STALE_SECONDS", 0.0)
+    engine = make_llamacpp(kv_cache_tokens=4096)
+    for first in range(10, 20):
+        engine.tokens([first, 9], 2)
+    found = engine.call(prompt(2, 20), **branch_call([5, 6], 2, 4)).last.branches
+    assert len(found.lengths) == 6
+
+
 EXACT = ["Q4_0", "Q4_1", "Q8_0"]  # in llama.cpp, the others round differently for more tokens
 TYPES = [*EXACT, "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "F16", "BF16"]
 

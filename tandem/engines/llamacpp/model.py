@@ -95,7 +95,12 @@ class LlamaCppCache(KVCache[SequenceEntry]):
         return idle is not None
 
     def branch_room(self, branches: int, tokens: int) -> int:
-        return min(super().branch_room(branches, tokens), len(self._free) * tokens)
+        room = super().branch_room(branches, tokens)
+        for entry in self._stale():
+            if len(self._free) >= branches:
+                break
+            self.drop(entry)
+        return min(room, len(self._free) * tokens)
 
     def branch_kv(self, entry: SequenceEntry, leaves: Tokens, tokens: int) -> BranchSequences:
         entry.lent_blocks = self.blocks_for(len(leaves) * tokens)

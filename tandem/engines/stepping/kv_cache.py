@@ -254,11 +254,14 @@ class KVCache(ABC, Generic[Entry]):
 
     def _evict_stale(self, blocks: int) -> None:
         """Evict idle entries that no call is likely to continue, until `blocks` are free."""
-        before = time.monotonic() - STALE_SECONDS
-        for entry in [e for e in self._entries if not e.busy and e.idle_since < before]:
+        for entry in self._stale():
             if self._free_blocks >= blocks:
                 break
             self.drop(entry)
+
+    def _stale(self) -> list[Entry]:
+        before = time.monotonic() - STALE_SECONDS
+        return [e for e in self._entries if not e.busy and e.idle_since < before]
 
     def _available(self, keep: Entry | None) -> int:
         """Return the number of blocks that are free or held by idle entries other than `keep`."""
