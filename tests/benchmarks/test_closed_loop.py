@@ -202,7 +202,7 @@ def test_prompt_lookup_copies_only_what_pays(pair, copy_len, least):
 FIRST_SECONDS = {
     "even-1": (LARGE, 1, EVEN, (8, 10), 0.95),
     "even-16": (replace(LARGE, batch_slope=0.01), 16, EVEN, (8, 10), 0.95),
-    "right-1": (LARGE, 1, RIGHT, (32,), 0.95),
+    "right-1": (LARGE, 1, RIGHT, (32,), 0.94),
     "cores-1": (CORES, 1, AcceptanceModel((0.6,)), (1, 2), 0.95),
     "cores-16": (CORES, 16, AcceptanceModel((0.6,)), (1, 2), 0.88),
 }
