@@ -101,14 +101,14 @@ def main() -> None:
         "llama.cpp": ("llama.cpp", {}),
         "Tandem, none": ("Tandem", {"drafter": "none"}),
         "Tandem, prompt lookup": ("Tandem", {"drafter": "prompt_lookup", "num_draft_tokens": 8}),
-        "Tandem, auto": ("Tandem", {"drafter": "prompt_lookup", "num_draft_tokens": -1}),
+        "Tandem, auto": ("Tandem", {"drafter": "prompt_lookup", "num_draft_tokens": "auto"}),
     }
     own = {"ngram-simple": "NGRAM_SIMPLE", "ngram-mod": "NGRAM_MOD"}
     if options.draft:
         own["draft model"] = "DRAFT_SIMPLE"
         variants["Tandem, draft model"] = (
             "Tandem",
-            {"drafter": "draft_model", "num_draft_tokens": -1},
+            {"drafter": "draft_model", "num_draft_tokens": "auto"},
         )
     with ExitStack() as stack:
         command = [sys.executable, "-m", "tandem", "up", "--target", str(options.file)]

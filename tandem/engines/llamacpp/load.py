@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Threads wait for each other after each operation. GCC's OpenMP checks in a loop for milliseconds
 # before a thread sleeps, so on a busy machine, waiting threads take the cores that the others need.
-SPIN_COUNT = "1000"
+SPIN_COUNT = "300"
 
 
 def load(model_config: dict[str, Any], folder: Path) -> LlamaCppEngine:
