@@ -65,9 +65,13 @@ def main() -> None:
         server.send_signal(signal.SIGINT)
         server.wait()
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+    lines = [
+        PrintedLine(part, 0.0 if number else line.pause)
+        for line in lines
+        for number, part in enumerate(line.text.wrap(console, WIDTH))
+    ]
     for line in lines:
-        assert line.text.cell_len <= WIDTH, f"a line is longer than {WIDTH}: {line.text}"
-        console.print(line.text, overflow="crop", no_wrap=True, crop=True)
+        console.print(line.text, no_wrap=True)
     drawn = FONTS.sub("", console.export_svg(title="Tandem"))
     FIGURE.write_text(_animate(drawn, [line.pause for line in lines]))
 
