@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.engines.errors import LoadError
+from tandem.engines.stepping.settings import check_bounds
 
 GGUF_FILE = "model.gguf"  # in the checkpoint's folder
 KV_ITEM_BYTES = 2  # of a number in the KV cache: float16 keys, bfloat16 values
@@ -39,21 +40,6 @@ class LlamaCppSettings:
     lora_adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("max_seq_len", "kv_cache_tokens", "kv_block_tokens", "max_batch_tokens"):
-            if getattr(self, name) < 1:
-                raise LoadError(f"{name} must be at least 1; got {getattr(self, name)}")
-        for name in ("threads", "max_draft_len"):
-            if getattr(self, name) < 0:
-                raise LoadError(f"{name} must be at least 0; got {getattr(self, name)}")
-        if self.max_batch_tokens <= self.max_draft_len:
-            raise LoadError(
-                f"max_batch_tokens must be greater than max_draft_len ({self.max_draft_len}); "
-                f"got {self.max_batch_tokens}"
-            )
-        if self.kv_cache_tokens < self.kv_block_tokens:
-            raise LoadError(
-                f"kv_cache_tokens must be at least kv_block_tokens ({self.kv_block_tokens}); "
-                f"got {self.kv_cache_tokens}"
-            )
+        check_bounds(self, self.threads)
         if self.lora_adapters:
             raise LoadError("the llamacpp engine applies no LoRA adapters; use kind torch")

@@ -23,28 +23,10 @@ from tandem.engines.stepping.kv_cache import KVCache, Packed
 from tandem.engines.stepping.sampling import CallSampler
 from tandem.engines.stepping.scheduler import Scheduler
 from tandem.engines.stepping.sequence import CallSequence
+from tandem.engines.stepping.settings import StepSettings
 from tandem.engines.stepping.step_sampler import StepOutput, StepSampler
 
 log = logging.getLogger(__name__)
-
-
-class StepSettings(Protocol):
-    """The settings that every engine of this kind has. All lengths are in tokens."""
-
-    @property
-    def max_seq_len(self) -> int: ...
-    @property
-    def max_draft_len(self) -> int: ...
-    @property
-    def kv_cache_tokens(self) -> int: ...
-    @property
-    def kv_block_tokens(self) -> int: ...
-    @property
-    def max_batch_tokens(self) -> int: ...
-    @property
-    def draft_vocab_size(self) -> int | None: ...
-    @property
-    def lora_adapters(self) -> Sequence[str]: ...
 
 
 class StepModel(Protocol):

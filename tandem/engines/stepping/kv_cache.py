@@ -32,7 +32,7 @@ class Owner(NamedTuple):
     salt: int = 0
 
 
-NOBODY = Owner()
+NO_OWNER = Owner()
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ class KVEntry:
     reused_blocks: int = 0  # by the running call
     lent_blocks: int = 0  # to the call's branches
     idle_since: float = 0.0  # monotonic clock, in seconds
-    owner: Owner = NOBODY
+    owner: Owner = NO_OWNER
 
     def shared_prefix(self, tokens: Tokens) -> int:
         n = min(self.length, len(tokens))
@@ -157,7 +157,7 @@ class KVCache(ABC, Generic[Entry]):
         return math.ceil(tokens / self._block)
 
     def acquire(
-        self, tokens: Tokens, reusable: int, max_length: int, owner: Owner = NOBODY
+        self, tokens: Tokens, reusable: int, max_length: int, owner: Owner = NO_OWNER
     ) -> Entry | None:
         """Return an entry for a call on `tokens`, or None if there aren't enough free blocks.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tandem.engines.errors import LoadError
+from tandem.engines.stepping.settings import check_bounds
 
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})  # in transformers' layer_types
 
@@ -45,24 +46,9 @@ class TorchSettings:
     lora_adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("max_seq_len", "kv_cache_tokens", "kv_block_tokens", "max_batch_tokens"):
-            if getattr(self, name) < 1:
-                raise LoadError(f"{name} must be at least 1; got {getattr(self, name)}")
-        for name in ("threads", "max_draft_len"):
-            if getattr(self, name) < 0:
-                raise LoadError(f"{name} must be at least 0; got {getattr(self, name)}")
+        check_bounds(self, self.threads)
         if not 0 < self.gpu_memory_fraction <= 1:
             raise LoadError(
                 "gpu_memory_fraction must be greater than 0 and at most 1; "
                 f"got {self.gpu_memory_fraction}"
-            )
-        if self.max_batch_tokens <= self.max_draft_len:
-            raise LoadError(
-                f"max_batch_tokens must be greater than max_draft_len ({self.max_draft_len}); "
-                f"got {self.max_batch_tokens}"
-            )
-        if self.kv_cache_tokens < self.kv_block_tokens:
-            raise LoadError(
-                f"kv_cache_tokens must be at least kv_block_tokens ({self.kv_block_tokens}); "
-                f"got {self.kv_cache_tokens}"
             )
