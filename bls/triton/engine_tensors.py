@@ -279,7 +279,19 @@ BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
 def read_result(
     response: Any, call: EngineCall, seconds: float, engine: EngineSettings
 ) -> EngineResult:
-    """Return the result in the response to ``call``. seconds: duration of the call."""
+    """Return the result in the response to ``call``. seconds: duration of the call.
+
+    Raises EngineCallError if the response is malformed. It may come from another machine.
+    """
+    try:
+        return _read_result(response, call, seconds, engine)
+    except (ValueError, TypeError, IndexError) as error:
+        raise EngineCallError(engine.model, f"its response is malformed: {error}") from error
+
+
+def _read_result(
+    response: Any, call: EngineCall, seconds: float, engine: EngineSettings
+) -> EngineResult:
     outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
     for tensor in REQUIRED if call.branching is None else REQUIRED + BRANCHES:
         if tensor not in outputs:
@@ -288,8 +300,7 @@ def read_result(
     tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
     if not engine.excludes_input:
         tokens = tokens[len(call.context) :]
-    if (tokens < 0).any():
-        raise EngineCallError(engine.model, "its response has negative token ids")
+    _check_ids(tokens, engine.vocab_size)
     log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
     is_draft = call.engine == "draft"
     return EngineResult(
@@ -305,8 +316,14 @@ def read_result(
         draft_logits=_draft_logits(outputs) if is_draft else None,
         context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
         kv_blocks=_kv_blocks(outputs),
-        branches=() if call.branching is None else _branches(outputs),
+        branches=() if call.branching is None else _branches(outputs, engine.vocab_size),
     )
+
+
+def _check_ids(tokens: TokenIds, vocab_size: int) -> None:
+    """Raise ValueError for ids that the other engine would reject, which would end the request."""
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
+        raise ValueError(f"token ids must be between 0 and {vocab_size - 1}")
 
 
 def _draft_logits(outputs: dict[str, Any]) -> DraftLogits:
@@ -315,10 +332,11 @@ def _draft_logits(outputs: dict[str, Any]) -> DraftLogits:
     return outputs.get(tensors.GENERATION_LOGITS) if handle is None else handle.as_numpy().copy()
 
 
-def _branches(outputs: dict[str, Any]) -> tuple[BranchDraft, ...]:
+def _branches(outputs: dict[str, Any], vocab_size: int) -> tuple[BranchDraft, ...]:
     outcomes, ids, lengths = (outputs[tensor].as_numpy() for tensor in BRANCHES)
     lengths = lengths.reshape(-1)
     ids = ids.reshape(len(lengths), -1) if len(lengths) else ids
+    _check_ids(ids.reshape(-1), vocab_size)
     first_rows = (np.cumsum(lengths) - lengths).tolist()
     return tuple(
         BranchDraft(num_accepted, token, ids[i, : lengths[i]], first_rows[i])

@@ -198,10 +198,8 @@ class _Call:
 
     def _respond_tensors(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Return or send the response of a remote engine."""
-        logits = arrays.get(tensors.GENERATION_LOGITS)
-        rows = None if logits is None else logits.reshape(-1, logits.shape[-1])
         wanted = {name: array for name, array in arrays.items() if name in self._wanted}
-        self._respond(lambda: wanted, rows, final=True)
+        self._respond(lambda: wanted, arrays.get(tensors.GENERATION_LOGITS), final=True)
 
     def _respond(
         self,
@@ -212,12 +210,13 @@ class _Call:
     ) -> None:
         """Return or send a response with the outputs that `build` returns.
 
-        logits: of the new tokens [n, vocab_size], for the handle.
+        logits: of the new tokens [..., n, vocab_size], for the handle.
         """
         try:
             arrays = build()
-            if tensors.SHARED_LOGITS_HANDLE in self._wanted and logits is not None and len(logits):
-                arrays[tensors.SHARED_LOGITS_HANDLE] = self._logits_writer.write(logits)[None]
+            if tensors.SHARED_LOGITS_HANDLE in self._wanted and logits is not None and logits.size:
+                rows = logits.reshape(-1, logits.shape[-1])
+                arrays[tensors.SHARED_LOGITS_HANDLE] = self._logits_writer.write(rows)[None]
             check_response_memory(sum(array.nbytes for array in arrays.values()))
             outputs = [pb_utils.Tensor(name, array) for name, array in arrays.items()]
             response = pb_utils.InferenceResponse(output_tensors=outputs)

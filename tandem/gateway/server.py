@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS_TO_STOP = 5  # time for requests to finish after a signal
 SECONDS_TO_END = 0.5  # additional time for them to send an error
@@ -68,9 +68,10 @@ def listen(address: str, port: int) -> socket.socket:
     return listening
 
 
-class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+class Connection(H11Protocol):
     """A client's connection, which is closed if no complete request arrives in time.
 
+    h11 limits the size of headers. httptools, which uvicorn prefers if it is installed, does not.
     Uvicorn doesn't limit the time for a request. If there are too many connections, a new one
     replaces one that waits for a request. Otherwise idle connections would use up the process's
     file descriptors.
@@ -84,7 +85,8 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
         super().connection_made(transport)
         self._check_later()
         if len(self.connections) > self.max_connections:
-            waiting = (other for other in self.connections if other.is_waiting and other != self)
+            others = (other for other in self.connections if isinstance(other, Connection))
+            waiting = (other for other in others if other.is_waiting and other != self)
             next(waiting, self).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -185,6 +187,7 @@ def _server(app: Starlette, on_ready: Callable[[], None] = lambda: None) -> uvic
     config = uvicorn.Config(
         app,
         http=Connection,
+        ws="none",  # a WebSocket would leave its `Connection`
         lifespan="on",
         log_level="warning",
         access_log=False,

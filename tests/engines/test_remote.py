@@ -138,6 +138,7 @@ def test_a_rejected_call_keeps_its_code_and_is_not_repeated(start, connect):
     ("change", "message"),
     [
         ({"facts": FACTS.replace("64", "32")}, "has max_seq_len 32, but this repository"),
+        ({"facts": FACTS + " "}, "is from another version"),
         ({"facts": ""}, "isn't one of Tandem's engines"),
         ({"inputs": tensors.NVIDIA_INPUTS}, "lacks the input branch_counts"),
     ],
@@ -160,6 +161,22 @@ def test_a_different_model_gets_no_calls_later_either(start, connect):
     other = start(port=first.port)
     other.facts = FACTS.replace("64", "32")
     assert not eventually(lambda: gets_new_sequences(engine, other), 3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"shape": (1, 2**40)}, {"shape": (-1, 0)}, {"datatype": "BYTES"}, {"datatype": "FP7"}],
+)
+def test_a_response_that_cannot_be_read_fails_only_its_call(start, connect, wrong):
+    replica = start()
+    engine = connect(replica.url)
+    vars(replica).update(wrong)
+    code, line = call(engine)
+    assert code == "INTERNAL"
+    assert line.startswith(f"{replica.url}: its response can't be read: ")
+    assert "\n" not in line
+    vars(replica).update(shape=(1, 1, 1), datatype="INT32")
+    assert call(engine) == [[[7]]]
 
 
 def test_a_stop_goes_to_the_replica_of_the_call(start, connect):

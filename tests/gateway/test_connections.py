@@ -125,6 +125,25 @@ def test_only_clients_with_incomplete_requests_are_disconnected(port, triton, mo
         assert triton.running == 1
 
 
+@pytest.mark.parametrize(
+    "endless", [b"a: b\r\n" * 10_000, b"x" * 60_000], ids=["headers", "a header"]
+)
+def test_headers_without_end_are_rejected(port, endless):
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(b"GET /version HTTP/1.1\r\nhost: gateway\r\nname: ")
+        with pytest.raises(OSError, match=r"Broken pipe|reset"):
+            client.sendall(endless * 10_000)
+
+
+def test_an_upgrade_to_a_websocket_is_ignored(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(
+            b"GET /version HTTP/1.1\r\nhost: gateway\r\nconnection: upgrade\r\n"
+            b"upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: eA==\r\n\r\n"
+        )
+        assert client.recv(99).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
 CROWDED = """
 import resource, socket, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))

@@ -19,6 +19,7 @@ class Replica(service_pb2_grpc.GRPCInferenceServiceServicer):
     def __init__(self, port=0, credentials=None):
         self.facts, self.code, self.line = FACTS, None, "failed"
         self.inputs = tensors.INPUTS
+        self.shape, self.datatype = (1, 1, 1), "INT32"  # of the answers
         self.ids, self.stops, self.metadata = [], [], {}
         self.stopped = threading.Event()  # calls with an id wait for it
         self.stopped.set()
@@ -55,7 +56,7 @@ class Replica(service_pb2_grpc.GRPCInferenceServiceServicer):
             if self.code:
                 context.abort(self.code, self.line)
         answer = service_pb2.ModelInferResponse()
-        output = answer.outputs.add(name=tensors.OUTPUT_IDS, datatype="INT32")
-        output.shape.extend([1, 1, 1])
+        output = answer.outputs.add(name=tensors.OUTPUT_IDS, datatype=self.datatype)
+        output.shape.extend(self.shape)
         answer.raw_output_contents.append(np.array([7], np.int32).tobytes())
         return answer

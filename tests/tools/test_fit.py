@@ -11,6 +11,7 @@ from tandem.tools.models import fit
 from tandem.tools.models.gguf import gguf_bytes
 from tandem.tools.models.weights import check_architecture, check_weights
 from tandem.tools.profiles import deployment, machine
+from tandem.tools.profiles.checkpoint import weight_files
 
 COUNTS = {"target": 400_000_000, "draft": 1_000_000}
 
@@ -110,6 +111,19 @@ def test_weights_of_another_model_are_rejected_before_they_are_loaded(whole, cha
         shown = error_line(TandemError, check_weights, whole)
         assert shown.startswith(f"the weights in {whole} are another model's: ")
         assert line in shown
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_files_of_an_older_download_are_ignored(whole, single):
+    (whole / "model-00001-of-00003.safetensors").write_bytes(b"truncated")
+    if not single:
+        (whole / "model.safetensors").rename(whole / "model-00001-of-00001.safetensors")
+        weight_map = {"lm_head.weight": "model-00001-of-00001.safetensors"}
+        index = whole / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": weight_map}))
+    check_weights(whole)
+    [used] = weight_files(whole)
+    assert "00003" not in used.name
 
 
 def test_all_parts_of_a_split_gguf_file_count(tmp_path):

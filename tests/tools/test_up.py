@@ -76,7 +76,8 @@ def test_the_example_in_the_greeting_has_the_right_port_and_model(own):
 def test_the_example_for_a_chat_model_is_a_chat(own):
     folder = own.tokenizer.folder
     for expected in ("/v2/models/bls_stream/generate_stream", "/v1/chat/completions"):
-        last = up.greeting(SERVER, own, "http://127.0.0.1:4", key=True).splitlines()[-1]
+        greeting = up.greeting(SERVER, own, "http://127.0.0.1:4", key="$TANDEM_API_KEY")
+        last = greeting.splitlines()[-1]
         curl = shlex.split(last)
         assert curl[2].endswith(expected)
         (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
@@ -131,8 +132,29 @@ def test_up_passes_options_to_the_gateway(started_gateway, monkeypatch, tmp_path
     monkeypatch.setenv("TANDEM_API_KEY", "variable")
     assert settings("--open-objects") == (("variable",), True)
     keys = tmp_path / "keys"
-    keys.write_text("one\n\n two\none\n")
+    keys.write_text("\ufeff# team a\none\n\n two\none\n#three\n")
     assert settings("--api-key-file", str(keys)) == (("one", "two"), False)
+
+
+def test_the_greetings_example_sends_a_key_that_the_gateway_accepts(
+    started_gateway, own, monkeypatch, tmp_path, capsys
+):
+    (own.tokenizer.folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    monkeypatch.setenv("TANDEM_API_KEY", "variable")
+    keys = tmp_path / "the keys"
+    keys.write_text("# team a\n\none\ntwo\n")
+
+    def example(*words):
+        assert started_gateway(*words)
+        command = capsys.readouterr().out.splitlines()[-1].replace("curl", "printf '%s\\n'", 1)
+        return subprocess.run(
+            command, shell=True, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert "authorization: Bearer variable\n" in example()
+    assert "authorization: Bearer one\n" in example("--api-key-file", str(keys))
+    monkeypatch.delenv("TANDEM_API_KEY")
+    assert "authorization" not in example()
 
 
 @pytest.mark.parametrize(
@@ -243,6 +265,37 @@ def test_up_keeps_a_signal_ignored_that_nohup_ignores():
     code += "; import signal; print(signal.getsignal(signal.SIGHUP).name)"
     nohup = ["nohup", sys.executable, "-c", code]
     assert subprocess.run(nohup, capture_output=True, check=True).stdout == b"SIG_IGN\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        (
+            "--allow-host",
+            ["chat.example:443", "https://chat.example", "chat.example.", "*.example"],
+        ),
+        ("--allow-origin", ["chat.example", "https://chat.example/", "https://*.example"]),
+        ("--otlp-traces-endpoint", ["localhost:4318", "http://localhost:4318", "grpc://a:1/b"]),
+    ],
+)
+def test_values_that_never_match_a_request_are_rejected(capsys, option, values):
+    for value in values:
+        assert command.main(["up", option, value]) == 2
+        shown = capsys.readouterr().err
+        assert f"argument {option}: must be " in shown
+        assert f"got {value!r}" in shown
+
+
+def test_missing_packages_for_traces_are_an_error_before_models_are_loaded(
+    own, monkeypatch, capsys
+):
+    monkeypatch.setattr(up, "chosen_deployment", lambda _: own)
+    monkeypatch.setattr(up, "serving", lambda *_: pytest.fail("the server was started"))
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.delitem(sys.modules, "tandem.gateway.tracing", raising=False)
+    words = ["--base-port", "0", "--otlp-traces-endpoint", "http://localhost:4318/v1/traces"]
+    assert command.main(["up", *words]) == 1
+    assert "install Tandem with the extra 'otel'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

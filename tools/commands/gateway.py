@@ -22,6 +22,7 @@ from tandem.tools.commands.gateway_options import (
     api_keys,
     application,
     browser_url,
+    check_tracing,
     listening,
 )
 from tandem.tools.commands.options import add_url, at_least, nonempty_path, port
@@ -70,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
     ):
         from tandem.gateway.server import serve  # noqa: PLC0415  an extra
 
+        check_tracing(options)
         settings = GatewaySettings(
             url=options.url,
             tokenizer=options.tokenizer,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import ipaddress
 import os
+import re
+import shlex
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.gateway.settings import GatewaySettings
 from tandem.preprocessing.errors import TokenizerError
-from tandem.tools.commands.options import MAX_PORT, Options, address, nonempty, nonempty_path, port
+from tandem.tools.commands.options import MAX_PORT, Options, address, nonempty_path, port
 from tandem.tools.errors import TandemError, UsageError, install_extra
 from tandem.tools.triton.server import EVERY_ADDRESS, LOOPBACK, Ports
 
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
 PORT = 8080
 KEY_VARIABLE = "TANDEM_API_KEY"
+HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
+TRACES_ENDPOINT = re.compile(r"https?://[^/\s]+/\S*")
+ORIGIN = re.compile(r"[\w.+-]+://([\w.-]+|\[[\d:a-fA-F]+\])(:\d+)?", re.ASCII)
 
 
 def add_address(parser: Options) -> None:
@@ -51,6 +57,33 @@ def usual_ports(base: int | None) -> dict[str, int]:
     return {name: base and base + number for number, name in enumerate(names)}
 
 
+def host_name(text: str) -> str:
+    """Read a name as the gateway compares it, so that one that no client sends is an error."""
+    if text != "*" and not HOST_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            "must be a name such as chat.example, without a scheme, a port or a final period; "
+            f"got {text!r}"
+        )
+    return text.lower()
+
+
+def origin(text: str) -> str:
+    """Read an origin as browsers send it."""
+    if text not in {"*", "null"} and not ORIGIN.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"must be an origin such as https://chat.example, without a path; got {text!r}"
+        )
+    return text.lower()
+
+
+def traces_endpoint(text: str) -> str:
+    if not TRACES_ENDPOINT.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"must be a URL with a path, such as http://localhost:4318/v1/traces; got {text!r}"
+        )
+    return text
+
+
 def add_access(parser: Options) -> None:
     """Add the options for who may use a gateway, and how."""
     parser.add_argument(
@@ -58,10 +91,11 @@ def add_access(parser: Options) -> None:
         type=nonempty_path,
         metavar="FILE",
         help="Require one of the API keys (bearer tokens) in this file at the gateway, one per "
-        f"line (default: ${KEY_VARIABLE}, one key).",
+        f"line; lines that begin with # are comments (default: ${KEY_VARIABLE}, one key).",
     )
     parser.add_argument(
         "--allow-host",
+        type=host_name,
         action="append",
         default=[],
         metavar="NAME",
@@ -70,6 +104,7 @@ def add_access(parser: Options) -> None:
     )
     parser.add_argument(
         "--allow-origin",
+        type=origin,
         action="append",
         default=[],
         metavar="URL",
@@ -77,7 +112,7 @@ def add_access(parser: Options) -> None:
     )
     parser.add_argument(
         "--otlp-traces-endpoint",
-        type=nonempty,
+        type=traces_endpoint,
         metavar="URL",
         help="Send a trace of each request to this OpenTelemetry collector, such as "
         "http://localhost:4318/v1/traces (default: no traces).",
@@ -96,13 +131,21 @@ def api_keys(options: argparse.Namespace) -> tuple[str, ...]:
     if path is None:
         return tuple(filter(None, [os.environ.get(KEY_VARIABLE)]))
     try:
-        lines = os.fsdecode(path.read_bytes()).splitlines()
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except OSError as error:
         raise TandemError(f"can't read {path}: {error.strerror}") from error
-    keys = tuple(dict.fromkeys(filter(None, map(str.strip, lines))))
+    lines = map(str.strip, os.fsdecode(content).splitlines())
+    keys = tuple(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
     if not keys:
         raise TandemError(f"{path} has no API keys; write one per line")
     return keys
+
+
+def key_for_shell(options: argparse.Namespace) -> str:
+    """Return what a shell replaces by one of the keys, within double quotes; "" without keys."""
+    if options.api_key_file is not None:
+        return f"$(grep -m1 '^[^#]' {shlex.quote(str(options.api_key_file))})"
+    return f"${KEY_VARIABLE}" if api_keys(options) else ""
 
 
 def allowed_hosts(options: argparse.Namespace, bound: socket.socket) -> tuple[str, ...] | None:
@@ -112,8 +155,20 @@ def allowed_hosts(options: argparse.Namespace, bound: socket.socket) -> tuple[st
     names its clients use.
     """
     if options.allow_host or ipaddress.ip_address(bound.getsockname()[0]).is_loopback:
-        return tuple(name.lower() for name in options.allow_host)
+        return tuple(options.allow_host)
     return None
+
+
+def check_tracing(options: argparse.Namespace) -> None:
+    """Raise TandemError if traces are wanted and their package is missing."""
+    if options.otlp_traces_endpoint is None:
+        return
+    try:
+        import tandem.gateway.tracing  # noqa: F401, PLC0415  an extra
+    except ModuleNotFoundError as error:
+        raise TandemError(
+            f"--otlp-traces-endpoint needs the package {error.name}; {install_extra('otel')}"
+        ) from error
 
 
 def application(settings: GatewaySettings) -> Starlette:
@@ -125,10 +180,6 @@ def application(settings: GatewaySettings) -> Starlette:
         return create_app(settings)
     except (TokenizerError, ChatTemplateError) as error:
         raise TandemError(" ".join(str(error).split())) from error
-    except ModuleNotFoundError as error:
-        raise TandemError(
-            f"--otlp-traces-endpoint needs the package {error.name}; {install_extra('otel')}"
-        ) from error
 
 
 def listening(host: str, number: int, option: str) -> socket.socket:

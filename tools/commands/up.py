@@ -25,7 +25,6 @@ from tandem.bls.settings import AUTO
 from tandem.gateway.settings import GatewaySettings
 from tandem.tools.client.client import MODEL
 from tandem.tools.commands.gateway_options import (
-    KEY_VARIABLE,
     add_access,
     add_address,
     add_base_port,
@@ -33,6 +32,8 @@ from tandem.tools.commands.gateway_options import (
     api_keys,
     application,
     browser_url,
+    check_tracing,
+    key_for_shell,
     listening,
     usual_ports,
 )
@@ -83,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
         claim_ports(ports, options.address, gateway)  # names all that are taken, at once
         for number in gateway.values():
             bound = stack.enter_context(listening(options.address, number, "--gateway-port"))
+            check_tracing(options)
         try:
             with serving(deployment, ports, options.address) as server:
                 ready = True
@@ -118,7 +120,7 @@ def _serve(
             )
             stack.enter_context(gateway.serving(application(settings), bound))
             url = browser_url(bound)
-        print(greeting(server, deployment, url, key=bool(keys)), flush=True)
+        print(greeting(server, deployment, url, key=key_for_shell(options)), flush=True)
         if options.open and url:
             open_page(url)
         try:
@@ -155,11 +157,11 @@ def open_page(url: str) -> None:
 
 
 def greeting(
-    server: TritonServer, deployment: Deployment, gateway: str | None, *, key: bool = False
+    server: TritonServer, deployment: Deployment, gateway: str | None, *, key: str = ""
 ) -> str:
     """Return a summary of the deployment, its addresses, and example commands.
 
-    gateway: the URL of the gateway, or None without one. key: whether it requires an API key.
+    gateway: the URL of the gateway, or None without one. key: see `key_for_shell`.
     """
     entry = deployment.stream_entry.name
     # The demo's models generate only Python.
@@ -171,7 +173,7 @@ def greeting(
     request: dict[str, Any] = {"text_input": prompt, "max_tokens": 64, "stream": True}
     if gateway and _chats(deployment):
         stream = f"{gateway}/v1/chat/completions -H 'content-type: application/json'"
-        stream += f' -H "authorization: Bearer ${KEY_VARIABLE}"' * key
+        stream += f' -H "authorization: Bearer {key}"' if key else ""
         request = {"messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
     # NVIDIA's backend needs special processes and options, so show the command.
     backends = [engine.backend for engine in (deployment.target, deployment.draft) if engine]

@@ -21,6 +21,7 @@ from tandem.tools.errors import TandemError
 # Names that transformers uses. The first pattern that matches counts, because a folder can contain
 # the same weights in several formats.
 WEIGHTS = ("model*.safetensors", "*.safetensors")
+SINGLE = "model.safetensors"  # transformers prefers it to several files
 INDEX = "model.safetensors.index.json"  # its weight_map has the file of each weight
 POSITIONS = ("max_position_embeddings", "n_positions")  # names in different architectures
 NUMBERS = (
@@ -133,16 +134,25 @@ def require_weights(folder: Path) -> None:
             for pickled in sorted(folder.glob("*.bin"))[:1]
         )
         raise TandemError(f"{folder} has no weights (*.safetensors){hint}")
-    if (folder / "model.safetensors").is_file():  # transformers prefers it to several files
+    if (folder / SINGLE).is_file():
         return
-    weight_map = read_json(folder / INDEX).get("weight_map")
-    for name in sorted(map(str, weight_map.values())) if isinstance(weight_map, dict) else ():
-        if not (folder / name).is_file():
-            raise TandemError(f"{folder} lacks {name}, which {INDEX} names; download it again")
+    for file in _indexed_files(folder):
+        if not file.is_file():
+            raise TandemError(f"{folder} lacks {file.name}, which {INDEX} names; download it again")
 
 
 def weight_files(folder: Path) -> list[Path]:
-    return next((files for p in WEIGHTS if (files := sorted(folder.glob(p)))), [])
+    """Return the files that transformers loads. Others may be left from an older download."""
+    if (single := folder / SINGLE).is_file():
+        return [single]
+    indexed = [file for file in _indexed_files(folder) if file.is_file()]
+    return indexed or next((files for p in WEIGHTS if (files := sorted(folder.glob(p)))), [])
+
+
+def _indexed_files(folder: Path) -> list[Path]:
+    weight_map = read_json(folder / INDEX).get("weight_map")
+    names = map(str, weight_map.values()) if isinstance(weight_map, dict) else ()
+    return sorted({folder / name for name in names})
 
 
 def read_tokenizer(folder: Path) -> TokenizerFolder:

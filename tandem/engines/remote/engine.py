@@ -170,8 +170,9 @@ class RemoteEngine:
             names = [output.name for output in result.get_response().outputs]
             try:
                 arrays = {name: result.as_numpy(name) for name in names}
-            except ValueError as wrong:
-                call.given.fail(f"{replica.name}: {first_line(wrong)}", "INTERNAL", "")
+            except Exception as wrong:  # noqa: BLE001  tritonclient checks no response
+                reason = f"{replica.name}: its response can't be read: {first_line(wrong)}"
+                call.given.fail(reason, "INTERNAL", "")
             else:
                 call.given.respond(arrays)
             return
@@ -261,8 +262,10 @@ class RemoteEngine:
 def _difference(name: str, settings: RemoteSettings, facts: str) -> str:
     """Return the first fact in which a model differs from the expected one."""
     old, new = json.loads(settings.expected), json.loads(facts)
-    key = next(key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key))
-    return (
-        f"model '{settings.model}' at {name} has {key} {new.get(key)!r}, but this repository was "
-        f"rendered for {old.get(key)!r}; render it again"
-    )
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            return (
+                f"model '{settings.model}' at {name} has {key} {new.get(key)!r}, but this "
+                f"repository was rendered for {old.get(key)!r}; render it again"
+            )
+    return f"model '{settings.model}' at {name} is from another version; render it again"

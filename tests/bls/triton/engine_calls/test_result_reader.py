@@ -27,10 +27,29 @@ def test_each_branch_has_its_own_tokens_and_rows_of_logits():
     assert [b.logits_row for b in branches] == [0, 2, 3]
 
 
-def test_negative_ids_are_an_error_of_the_engine():
-    outputs = {tensors.OUTPUT_IDS: ids(3, -1), tensors.SEQUENCE_LENGTH: np.int32([[2]])}
-    call = EngineCall("target", ids(), 2, seed=0)
-    with pytest.raises(
-        EngineCallError, match="model 'target' failed: its response has negative token ids"
-    ):
-        read_result(triton.response_of(outputs), call, 1.0, SETTINGS.target)
+BRANCH = {
+    tensors.BRANCH_OUTCOMES: np.int32([[[0, 5]]]),
+    tensors.BRANCH_IDS: np.int32([[[1]]]),
+    tensors.BRANCH_LENGTHS: np.int32([[1]]),
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {tensors.OUTPUT_IDS: ids(3, -1)},
+        {tensors.OUTPUT_IDS: ids(3, SETTINGS.draft.vocab_size)},
+        {tensors.SEQUENCE_LENGTH: np.int32([[1, 1]])},
+        {tensors.SEQUENCE_LENGTH: np.array([[b"2"]], object)},
+        {tensors.BRANCH_IDS: np.int32([[[SETTINGS.draft.vocab_size]]])},
+        {tensors.BRANCH_IDS: np.int32([[[-1]]])},
+        {tensors.BRANCH_OUTCOMES: np.int32([[[0, 5, 1]]])},
+        {tensors.ARRIVAL_TIME_NS: np.int64([]), tensors.LAST_TOKEN_TIME_NS: np.int64([])},
+    ],
+)
+def test_a_malformed_response_is_an_error_of_the_engine(wrong):
+    outputs = {tensors.OUTPUT_IDS: ids(3, 1), tensors.SEQUENCE_LENGTH: np.int32([[2]]), **BRANCH}
+    call = EngineCall("draft", ids(), 2, seed=0, branching=Branching((1,), (1,)))
+    assert read_result(triton.response_of(outputs), call, 1.0, SETTINGS.draft).tokens.tolist()
+    with pytest.raises(EngineCallError, match="model 'draft' failed: its response is malformed"):
+        read_result(triton.response_of(outputs | wrong), call, 1.0, SETTINGS.draft)
