@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -21,8 +22,16 @@ SECONDS_TO_STOP = 5  # time for requests to finish after a signal
 SECONDS_TO_END = 0.5  # additional time for them to send an error
 SECONDS_TO_ASK = 30  # per request; clients are disconnected after one to two times this
 MAX_FILES = 16_384  # half of them for connections
+MAX_CHUNKS = 10_000  # of a body; each takes time, however small it is
 MAX_BACKLOG = 128  # new connections that are accepted at once
 SECONDS_BETWEEN_LINES = 60  # of one kind in the log
+# Names of loggers that warn about clients' requests.
+LOGS_OF_CLIENTS = (
+    "asyncio",
+    "uvicorn.error",
+    "opentelemetry.trace.propagation.tracecontext",
+    "opentelemetry.trace.span",
+)
 NOTHING = object()
 
 
@@ -68,6 +77,22 @@ def listen(address: str, port: int) -> socket.socket:
     return listening
 
 
+class _Parser(h11.Connection):
+    """Rejects a body in very many chunks, such as one byte each."""
+
+    _num_chunks = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._num_chunks = 0
+        elif isinstance(event, h11.Data):
+            self._num_chunks += event.chunk_end
+            if self._num_chunks > MAX_CHUNKS:
+                raise h11.RemoteProtocolError("too many chunks")
+        return event
+
+
 class Connection(H11Protocol):
     """A client's connection, which is closed if no complete request arrives in time.
 
@@ -80,6 +105,10 @@ class Connection(H11Protocol):
     max_connections = MAX_FILES // 2
     _timer: asyncio.TimerHandle | None = None
     _waiting_for: Any = NOTHING  # the last request, while its rest or the next request is awaited
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn = _Parser(h11.SERVER)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -198,7 +227,7 @@ def _server(app: Starlette, on_ready: Callable[[], None] = lambda: None) -> uvic
         timeout_graceful_shutdown=int(SECONDS_TO_STOP + 4 * SECONDS_TO_END),
         server_header=False,
     )
-    for name in ("asyncio", "uvicorn.error"):
+    for name in LOGS_OF_CLIENTS:
         logging.getLogger(name).addFilter(_ONCE)
     server = _Server(config)
     server.on_ready = on_ready

@@ -135,6 +135,18 @@ def test_headers_without_end_are_rejected(port, endless):
             client.sendall(endless * 10_000)
 
 
+def test_bodies_in_many_tiny_chunks_are_rejected_and_bodies_in_usual_ones_served(port):
+    head = "POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-type: application/json\r\n"
+    head += "transfer-encoding: chunked\r\n\r\n"
+    body = b'{"prompt": "hi"}'
+    for blanks, status in (([b" " * 1000] * 4000, b"200"), ([b" "] * 200_000, b"400")):
+        sent = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*blanks, body, b""))
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            with contextlib.suppress(OSError):
+                client.sendall(head.encode() + sent)
+            assert client.recv(12) == b"HTTP/1.1 " + status
+
+
 def test_an_upgrade_to_a_websocket_is_ignored(port):
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(

@@ -3,6 +3,7 @@
 import asyncio
 import queue
 
+import httpx2
 import pytest
 from http_server import http_server, send
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -10,6 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from scripted_triton import statistics
 
 from tandem.gateway import app as gateway
+from tandem.gateway.server import listen, serving
 from tandem.gateway.triton.backend import ResponseChunk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
@@ -89,6 +91,18 @@ async def test_a_rejected_request_is_an_error(post, spans):
     root = spans()["text_completion"]
     assert root.attributes["error.type"] == "400"
     assert not root.status.is_ok
+
+
+@pytest.mark.usefixtures("answer", "spans")
+@pytest.mark.parametrize("headers", [{"traceparent": "x" * 999}, {"tracestate": "a==,b"}])
+async def test_clients_cannot_fill_the_log_with_invalid_headers(app, caplog, headers):
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"} | headers
+    with listen("127.0.0.1", 0) as bound, serving(app(), bound):
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}{CHATS}"
+        async with httpx2.AsyncClient() as client:
+            for _ in range(9):
+                await client.post(url, json=CHAT, headers=headers)
+    assert len(caplog.records) <= 1
 
 
 async def test_other_paths_have_no_span(client, spans):

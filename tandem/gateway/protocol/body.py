@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -152,7 +152,8 @@ def _check_number(raw: bytes, marks: bytes, limit: int, what: str) -> None:
     if sum(raw.count(mark) for mark in marks) > limit:
         unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
         found = re.finditer(rb'"[^"]*"|([%s])' % re.escape(marks), unescaped)
-        if sum(match[1] is not None for match in found) > limit:
+        beyond = islice((match for match in found if match[1]), limit, None)
+        if any(beyond):
             raise too_large(f"it has more than {limit} {what}")
 
 
