@@ -16,15 +16,17 @@ from tandem.engines.errors import RequestError
 
 GREEDY = SamplingParams(top_k=1)
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
-KINDS = ["emulated", *first_of("mistral", "llama", "gpt2", "qwen2")]
+KINDS = ["emulated", "llamacpp", *first_of("mistral", "llama", "gpt2", "qwen2")]
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def engine(request, make_harness) -> Harness:
+def engine(request) -> Harness:
     """An engine of each kind that declares `branches`."""
     if request.param == "emulated":
         return emulated(role="draft", max_draft_len=0, hard_alpha=0.4)
-    return make_harness(request.param, max_batch_tokens=128)
+    if request.param == "llamacpp":
+        return request.getfixturevalue("make_llamacpp")(max_batch_tokens=128)
+    return request.getfixturevalue("make_harness")(request.param, max_batch_tokens=128)
 
 
 def emulates(harness) -> bool:

@@ -23,11 +23,13 @@ GRAMMAR = Grammar(VOCAB)
 UNLIKELY = 0  # the emulated language never emits this token
 
 
-@pytest.fixture(scope="module", params=["torch", "emulated"])
+@pytest.fixture(scope="module", params=["torch", "llamacpp", "emulated"])
 def engine(request) -> Harness:
     """An engine of each kind that declares `masks_tokens`."""
     if request.param == "torch":
         return request.getfixturevalue("make_harness")("llama")
+    if request.param == "llamacpp":
+        return request.getfixturevalue("make_llamacpp")()
     return emulated(hard_alpha=0.4, mean_answer_len=9)
 
 

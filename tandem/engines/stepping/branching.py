@@ -170,7 +170,8 @@ class BranchingSequence(CallSequence):
         if position not in self._noise_at:
             sampler = self.sampler
             keys = keys_on(sampler.device, [hash_key(sampler.seed, position, Purpose.SAMPLE)])
-            self._noise_at[position] = exponentials_for_keys(keys, sampler.vocab_size)[0]
+            places = torch.arange(sampler.vocab_size, device=sampler.device)
+            self._noise_at[position] = exponentials_for_keys(keys, places)[0]
         return self._noise_at[position]
 
     def _process_logits(self, logits: torch.Tensor) -> torch.Tensor:

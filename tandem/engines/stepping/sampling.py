@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.engines.constraints import Bans, TokenMasks
-from tandem.engines.engine import EngineRequest
+from tandem.engines.engine import EngineRequest, Floats
 from tandem.engines.noise import Purpose, hash_key, uniform
 from tandem.engines.stepping.verification import Proposal, keys_on
 from tandem.sampling.params import SamplingNumbers
@@ -173,10 +173,26 @@ def warp(scores: torch.Tensor, sampling: SamplingNumbers) -> torch.Tensor:
 
 def _top_p(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     """Exclude the least likely tokens with a total probability of at most 1 - top_p."""
-    if scores.device.type == "cpu":  # NumPy is faster: PyTorch also sorts the indices
-        ranked = torch.from_numpy(np.sort(scores.numpy(), -1))
+    if scores.device.type == "cpu":
+        rows = zip(scores.numpy(), scores.softmax(-1).numpy(), strict=True)
+        thresholds = [_top_p_threshold(row, p, 1 - top_p) for row, p in rows]
+        threshold = torch.tensor(thresholds, dtype=scores.dtype)[:, None]
     else:
         ranked = scores.sort(-1).values
-    excluded = ranked.softmax(-1).cumsum(-1)[..., :-1] <= 1 - top_p
-    threshold = ranked.gather(-1, excluded.sum(-1, keepdim=True))
+        excluded = ranked.softmax(-1).cumsum(-1)[..., :-1] <= 1 - top_p
+        threshold = ranked.gather(-1, excluded.sum(-1, keepdim=True))
     return scores.masked_fill(scores < threshold, -torch.inf)
+
+
+def _top_p_threshold(scores: Floats, p: Floats, left_out: float) -> float:
+    """Return the lowest score that is kept if `left_out` of the probability may be excluded.
+
+    scores, p: [n]. Even all tokens together whose probability is at most left_out / n don't exceed
+    it. So they are excluded, and only the few others are sorted.
+    """
+    likely = p > left_out / len(p)
+    likely[p.argmax()] = True
+    order = np.argsort(scores[likely])
+    total = np.cumsum(p[likely][order], dtype=np.float64)
+    excluded = (1 - total[-1]) + total[:-1] <= left_out
+    return float(scores[likely][order][excluded.sum()])

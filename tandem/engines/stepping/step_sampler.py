@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from tandem.engines.noise import Purpose, hash_key
 from tandem.engines.stepping.sampling import CallSampler
-from tandem.engines.stepping.verification import REJECTED, draw, keys_on, verify_probabilities
+from tandem.engines.stepping.verification import (
+    REJECTED,
+    argmax,
+    draw,
+    keys_on,
+    verify_probabilities,
+)
 from tandem.sampling.acceptance import verify_ids
 from tandem.sampling.params import SamplingNumbers
 
@@ -107,7 +113,7 @@ class StepSampler:
         parts = torch.split(logits, list(self._counts))
         if not self._placed:
             return [StepOutput(part) for part in parts]
-        rows = logits[self._used]
+        rows = logits if len(self._used) == len(logits) else logits[self._used]
         scores = self._process_logits(rows)
         tokens = self._sample(scores)
         copied = [tokens.int()]
@@ -141,7 +147,7 @@ class StepSampler:
 
     def _sample(self, scores: torch.Tensor) -> torch.Tensor:
         """Return a token per row of scores [rows, vocab_size], or `REJECTED` or `BANNED`."""
-        tokens = scores.argmax(-1)
+        tokens = argmax(scores)
         for sampler, rows, keys in self._draws:
             tokens[rows] = draw(sampler.probabilities(scores[rows]), keys)
         for (call, start, end), proposal in self._proposals:

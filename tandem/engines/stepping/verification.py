@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
@@ -62,7 +63,24 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 def draw(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """Sample an index per row of unnormalized weights [rows, n], with the noise keys [rows]."""
-    return (weights / exponentials_for_keys(keys, weights.shape[-1])).argmax(-1)
+    if weights.device.type == "cpu":  # most weights are 0 after top-k, top-p or min-p
+        return torch.stack([_draw_one(row, key) for row, key in zip(weights, keys, strict=True)])
+    places = torch.arange(weights.shape[-1], device=keys.device)
+    return (weights / exponentials_for_keys(keys, places)).argmax(-1)
+
+
+def _draw_one(weights: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Sample an index of unnormalized weights [n]; compute noise only where they aren't 0."""
+    places = torch.from_numpy(np.flatnonzero(weights.numpy() != 0))
+    chances = weights[places] / exponentials_for_keys(key[None], places)[0]
+    return places[argmax(chances)]
+
+
+def argmax(scores: torch.Tensor) -> torch.Tensor:
+    """Return the index of the highest score in each row [..., n]. NumPy is ten times as fast."""
+    if scores.device.type == "cpu":
+        return torch.from_numpy(np.asarray(scores.numpy().argmax(-1)))
+    return scores.argmax(-1)
 
 
 def keys_on(device: torch.device, keys: Sequence[int]) -> torch.Tensor:
@@ -70,12 +88,12 @@ def keys_on(device: torch.device, keys: Sequence[int]) -> torch.Tensor:
     return torch.tensor([_to_signed(key) for key in keys], dtype=torch.int64, device=device)
 
 
-def exponentials_for_keys(keys: torch.Tensor, width: int) -> torch.Tensor:
-    """Return [n, width] draws from Exp(1), equal to `exponentials` for the keys [n].
+def exponentials_for_keys(keys: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return the draws of `exponentials` from Exp(1) at the places [k], as [n, k].
 
     The last bit may differ, because devices round logarithms differently.
     """
-    bits = torch.arange(1, width + 1, device=keys.device) * _to_signed(STEP) + keys[:, None]
+    bits = (places + 1) * _to_signed(STEP) + keys[:, None]
     for shift, factor in zip(SHIFTS, (FIRST_FACTOR, SECOND_FACTOR), strict=False):
         bits ^= _shift_right(bits, shift)
         bits *= _to_signed(factor)
