@@ -160,11 +160,6 @@ def test_a_context_longer_than_the_models_is_rejected(gguf_folder):
         start(gguf_folder, max_seq_len=513, kv_cache_tokens=1024)
 
 
-def test_lora_adapters_are_rejected():
-    with pytest.raises(LoadError, match="no LoRA adapters; use kind torch"):
-        LlamaCppSettings("x", max_seq_len=9, kv_cache_tokens=99, lora_adapters=("a",))
-
-
 def test_the_declared_structures_match_the_library():
     """Structures of another size would shift these defaults."""
     from tandem.engines.llamacpp import api

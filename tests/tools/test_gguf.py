@@ -75,7 +75,7 @@ def test_lora_adapters_are_rejected(converted, tmp_path):
     adapters = {"lora_adapters": {"sql": str(tmp_path)}}
     target = {"kind": "llamacpp", "checkpoint": str(converted)} | adapters
     profile = Profile.model_validate({"name": "x", "engines": {"target": target}})
-    with pytest.raises(ProfileError, match="llamacpp applies no LoRA adapters"):
+    with pytest.raises(ProfileError, match="applies no LoRA adapters; use kind torch"):
         deployment.check(profile)
 
 

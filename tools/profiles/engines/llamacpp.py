@@ -76,12 +76,6 @@ class LlamaCppDraft(CheckpointSection):
                 ("max_draft_len",),
                 f"must be less than max_seq_len {max_seq_len}; got {longest_draft}",
             )
-        if decided["lora_adapters"]:
-            for name, folder in (self.lora_adapters or {}).items():
-                raise ProfileError(
-                    ("lora_adapters", name),
-                    f"llamacpp applies no LoRA adapters; got {folder}; use kind torch",
-                )
         return copied_settings(self, LlamaCppSettings, checkpoint=CHECKPOINT, **decided)
 
 
