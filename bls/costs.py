@@ -5,7 +5,6 @@ A load is a number of running sequences. `draft_length` chooses drafts from thes
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from enum import Enum
 from statistics import median
@@ -16,8 +15,10 @@ SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
 FIRST_STEPS, FIRST_DRAFTS, FIRST_PLAIN_TOKENS = 4, (2, 6), 3
 MOST_STEPS = 10_000  # kept per slot; before the first draft, a slot has no end
 LONGEST_STEP = 2.0  # times the expected duration; any excess is a pause of the machine
-SHORTEST_SLOT, LONGEST_SLOT = 0.25, 8.0  # seconds, powers of two
-SLOT_ROUNDS = 4  # minimum number of rounds that fit into a slot
+# Slots take SLOT seconds, or longer if SLOT_ROUNDS rounds don't fit. At first they are shorter, so
+# that the first experiments are early: with drafts after 0.5, 2 and 5 seconds.
+SLOT, LONGEST_SLOT, SLOT_ROUNDS = 0.25, 8.0, 4
+SHORTER = 3  # periods with shorter slots: an eighth, a quarter and a half
 PERIOD_NO_DRAFTS, PERIOD_DRAFTING = 128, 32  # slots between two experiments of the same kind
 
 
@@ -29,45 +30,11 @@ class Mode(Enum):
     DRAFTING = 2
 
 
-class Slots:
-    """The time slots under one load. seconds: length of a slot."""
-
-    def __init__(self) -> None:
-        self.seconds = SHORTEST_SLOT
-
-    def choose_length(self, round_seconds: float) -> None:
-        """Choose the length of the slots. round_seconds: duration of a round with a draft.
-
-        Lengths are powers of two, so that boundaries of long slots coincide with boundaries of
-        short ones.
-        """
-        exponent = math.ceil(math.log2(max(1e-9, SLOT_ROUNDS * round_seconds)))
-        self.seconds = min(max(SHORTEST_SLOT, 2.0**exponent), LONGEST_SLOT)
-
-    def number(self, now: float) -> int:
-        """Return the number of the slot at time ``now``, in seconds."""
-        return int(now / self.seconds)
-
-    def mode(self, slot: int) -> Mode:
-        """Return the mode of all sequences during a slot."""
-        if slot % PERIOD_NO_DRAFTS == 0:
-            return Mode.NO_DRAFTS
-        return Mode.DRAFTING if slot % PERIOD_DRAFTING == PERIOD_DRAFTING // 2 else Mode.BEST
-
-    def seconds_to_change(self, now: float) -> float:
-        """Return how many seconds a call without a draft may take from ``now``.
-
-        A call ends before the next slot in which all sequences draft. In a slot without drafts, it
-        ends with the slot. Rounds that began with drafts may last until about the end of the slot's
-        first quarter, and nothing is measured before then (see `LoadCosts`). So a call that begins
-        in that quarter ends with it.
-        """
-        slot = self.number(now)
-        if self.mode(slot) is Mode.NO_DRAFTS:
-            settled = (slot + 1 / SLOT_ROUNDS) * self.seconds
-            return settled - now if now < settled else (slot + 1) * self.seconds - now
-        until_drafting = (PERIOD_DRAFTING // 2 - slot - 1) % PERIOD_DRAFTING
-        return (slot + 1 + until_drafting) * self.seconds - now
+def mode_of(slot: int) -> Mode:
+    """Return the mode of all sequences during a slot. slot: its number at this load, from 1."""
+    if slot % PERIOD_NO_DRAFTS == 0:
+        return Mode.NO_DRAFTS
+    return Mode.DRAFTING if slot % PERIOD_DRAFTING == PERIOD_DRAFTING // 2 else Mode.BEST
 
 
 class LinearCost:
@@ -182,45 +149,59 @@ class LinearCost:
 class LoadCosts:
     """Costs of steps under one load (number of running sequences).
 
-    Before any experiment, two measurements are taken: rounds with drafts, and then plain calls.
+    Two first measurements are taken: rounds with drafts, and then plain calls. Time slots follow. A
+    slot ends when a round begins after its time, so only time in which requests decode counts.
     """
 
     def __init__(self) -> None:
         self.drafting = LinearCost()  # of a round, by drafted tokens
         self.lookup = LinearCost()  # of a round with a lookup draft, by draft tokens
         self.plain = LinearCost()  # of a token without drafts; its size is 0
-        self.slots = Slots()
-        self._slot = 0  # number of the slot whose steps are being counted
-        self._mode = Mode.DRAFTING  # in that slot
+        self._slot, self._slot_end = 0, 0.0  # number of the current slot; 0: a first measurement
+        self._slot_seconds = SLOT
         self._settled = 0.0  # steps that began earlier may overlap with steps of another mode
 
     @property
     def known(self) -> bool:
         """Whether both first measurements have ended."""
-        return self.drafting.known and self.plain.known
+        return self._slot > 0
 
     @property
     def first_tokens(self) -> int:
         """Length of the next draft during the first measurement."""
-        return FIRST_DRAFTS[self.drafting.num_added % len(FIRST_DRAFTS)]
+        rounds = self.drafting.num_added + self.lookup.num_added
+        return FIRST_DRAFTS[rounds % len(FIRST_DRAFTS)]
 
     @property
     def plain_speed(self) -> float:
         """Tokens per second of the target alone."""
         return 1 / max(1e-9, self.plain.average)
 
-    def mode(self, now: float) -> Mode:
-        """Return the mode at time ``now``, in seconds."""
-        if not self.known:
-            return Mode.NO_DRAFTS if self.drafting.known else Mode.DRAFTING
-        return self.slots.mode(self.slots.number(now))
+    @property
+    def mode(self) -> Mode:
+        """Current mode of all sequences."""
+        if self.known:
+            return mode_of(self._slot)
+        return Mode.NO_DRAFTS if self.drafting.known else Mode.DRAFTING
 
     def plain_tokens(self, now: float) -> int:
-        """Return how many tokens the target may decode alone in one call, at least 1."""
+        """Return how many tokens the target may decode alone in one call, at least 1.
+
+        A call ends before the next slot in which all sequences draft. In a slot without drafts, it
+        ends with the slot. Rounds that began with drafts may last until about the end of the slot's
+        first quarter, and nothing is measured before then. So a call that begins in that quarter
+        ends with it.
+        """
         if not self.known:
             return FIRST_PLAIN_TOKENS if self.drafting.known else MAX_PLAIN_TOKENS
-        fitting = self.slots.seconds_to_change(now) * self.plain_speed
-        return int(min(max(1, fitting), MAX_PLAIN_TOKENS))
+        left, slot = self._slot_end - now, self._slot + 1
+        if self.mode is Mode.NO_DRAFTS:
+            settling = left - (1 - 1 / SLOT_ROUNDS) * self._slot_seconds
+            left = settling if settling > 0 else left
+        else:
+            while mode_of(slot) is not Mode.DRAFTING:
+                slot, left = slot + 1, left + self._slot_seconds
+        return int(min(max(1, left * self.plain_speed), MAX_PLAIN_TOKENS))
 
     def is_settled(self, began: float) -> bool:
         """Return whether all sequences have had the same mode since ``began``, in seconds."""
@@ -231,26 +212,28 @@ class LoadCosts:
 
         A first measurement ends after about one step per sequence.
         """
-        was_known = self.known
-        if was_known:
-            has_ended = self.slots.number(now) != self._slot
+        if self.known:
+            has_ended = now >= self._slot_end
         else:
             first = self.plain if self.drafting.known else self.drafting
             has_ended = first.num_added >= max(FIRST_STEPS, running)
         if not has_ended:
             return False
+        mode = self.mode
         self._learn(running)
-        self._slot = self.slots.number(now)
-        if self.mode(now) is not self._mode:
-            self._mode = self.mode(now)
-            self._settled = self._slot * self.slots.seconds if was_known else now
-            if running > 1:  # rounds of other sequences end a little later
-                self._settled += self.drafting.average
+        if self.plain.known and self.drafting.known:
+            self._slot += 1
+            usual = SLOT / 2 ** max(0, SHORTER - self._slot // PERIOD_DRAFTING)
+            seconds = max(usual, SLOT_ROUNDS * self.drafting.average)
+            self._slot_seconds = min(seconds, LONGEST_SLOT)
+            self._slot_end = now + self._slot_seconds
+        if self.mode is not mode:  # rounds of other sequences end a little later
+            self._settled = now + (self.drafting.average if running > 1 else 0.0)
         return True
 
     def _learn(self, running: int) -> None:
         """Record the averages of the counted steps."""
-        capacity, delay = running * self.slots.seconds, 0.0
+        capacity, delay = running * max(self._slot_seconds, SLOT), 0.0
         rounds = self.drafting.num_added + self.lookup.num_added
         if running > 1 and rounds:
             # Charge rounds with drafts for the time by which they delayed others' plain calls.
@@ -262,8 +245,6 @@ class LoadCosts:
         self.drafting.end_slot(capacity, delay)
         self.lookup.end_slot(capacity, delay)
         self.plain.end_slot(capacity)
-        if self.known:
-            self.slots.choose_length(self.drafting.average)
 
 
 # Small enough that drafting resumes soon after a pause, large enough that calls cost little. Also

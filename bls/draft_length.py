@@ -10,7 +10,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,7 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
 STOP_PROBABILITIES = (0.0, 0.1, 0.2, 0.35, 0.5)
 MEMORY = 0.998  # decay per round, over all requests: about the last 500 rounds count
 OWN_MEMORY = 0.9  # decay per round of one request: about its last 10 rounds count
-PRIOR = 8.0  # weight of priors: in tokens for acceptance rates, in rounds for levels and copies
+PRIOR = 8.0  # weight of priors: in tokens for acceptance rates, in rounds for arms
 
 
 class Acceptance:
@@ -86,42 +86,36 @@ class Acceptance:
 
 
 class Arms:
-    """Running sums of the tokens that each arm drafts and emits, per group of rounds."""
+    """Running sums of the tokens that each arm drafts and emits, per group of rounds.
 
-    def __init__(self, lengths: Sequence[int], stops: Sequence[float], num_groups: int) -> None:
+    rates: assumed acceptance rates, one per group. They count as much as ``PRIOR`` rounds.
+    """
+
+    def __init__(
+        self, lengths: Sequence[int], stops: Sequence[float], rates: Sequence[float]
+    ) -> None:
         self._lengths = np.array(lengths, float)
         self._doubts = np.array([-math.log(stop) if stop else math.inf for stop in stops])
+        self._rounds = np.full(len(rates), PRIOR)
         # [num_groups, 2 (drafted, emitted), num_stops, num_lengths]
-        self._sums = np.zeros((num_groups, 2, len(stops), len(lengths)))
-        self.rounds = np.zeros(num_groups)
-
-    def expect(self, rates: Sequence[float], rounds: float) -> None:
-        """Initialize each group with ``rounds`` imaginary rounds at its acceptance rate.
-
-        rates: acceptance rates, [num_groups].
-        """
+        self._sums = np.zeros((len(rates), 2, len(stops), len(lengths)))
         rate = np.array(rates)[:, None, None]
-        self._sums[:, 0] = rounds * self._lengths
-        self._sums[:, 1] = rounds * (1 - rate ** (self._lengths + 1)) / (1 - rate)
-        self.rounds[:] = rounds
+        self._sums[:, 0] = PRIOR * self._lengths
+        self._sums[:, 1] = PRIOR * (1 - rate ** (self._lengths + 1)) / (1 - rate)
 
-    def add(self, round_: Floats, *groups: int) -> None:
-        """Add a round (see `as_every_arm`) to the given groups."""
-        for group in groups:
-            self.rounds[group] = MEMORY * self.rounds[group] + 1
-            self._sums[group] *= MEMORY
-            self._sums[group] += round_
+    def add(self, round_: Floats, group: int) -> None:
+        """Add a round (see `as_every_arm`) to a group."""
+        self._rounds[group] = MEMORY * self._rounds[group] + 1
+        self._sums[group] *= MEMORY
+        self._sums[group] += round_
 
-    def speeds(self, fixed: float, each: float, *, first_is_all: bool = False) -> Floats:
+    def speeds(self, fixed: float, each: float) -> Floats:
         """Return tokens per second, [num_groups, num_stops, num_lengths].
 
-        fixed, each: seconds per round and per drafted token. first_is_all: the first group contains
-        the rounds of all other groups; it counts as a prior of ``PRIOR`` rounds for each of them.
+        fixed, each: seconds per round and per drafted token.
         """
-        sums, rounds = self._sums, self.rounds[:, None, None]
-        if first_is_all:
-            sums, rounds = sums + PRIOR / self.rounds[0] * sums[0], rounds + PRIOR
-        speeds: Floats = sums[:, 1] / (rounds * fixed + each * sums[:, 0])
+        drafted, emitted = self._sums[:, 0], self._sums[:, 1]
+        speeds: Floats = emitted / (self._rounds[:, None, None] * fixed + each * drafted)
         return speeds
 
     def as_every_arm(self, draft: Draft, num_accepted: int, rate: float) -> Floats:
@@ -147,7 +141,10 @@ class Arms:
 
 
 MIN_LAST_ACCEPTANCE = 0.1  # the last token of a branch is accepted with at least this probability
-LEVELS = 5  # of requests, by how many draft tokens in a row are usually right: 1, 2, 4, 8 or 16
+# Initial acceptance rates of levels. Levels group requests by how many of their draft tokens in a
+# row are usually right: 1, 2, 4, 8 or 16.
+LEVEL_ACCEPTANCE = (0.3, 0.65, 0.8, 0.9, 0.95)
+LEVELS = len(LEVEL_ACCEPTANCE)
 SEQUENCES_PER_SAMPLE = 4  # with n running sequences, one draft in 1 + n // 4 asks for log-probs
 # Plain calls are shorter while matches pay, because a match may be right soon. Short calls take
 # longer per token, so matches must be faster than the alternatives by this factor.
@@ -183,9 +180,9 @@ class DraftPlanner:
     """Plans the drafts of all requests of a loop. Thread-safe.
 
     load: function that returns the number of sequences that are decoding or about to start. clock:
-    function that returns the time in seconds; loops that share it experiment at the same time.
-    stops_when_unsure: whether the draft engine reports probabilities and can stop when they fall
-    too low. has_draft_model: if not, drafts cost only their verification.
+    function that returns the time in seconds. stops_when_unsure: whether the draft engine reports
+    probabilities and can stop when they fall too low. has_draft_model: if not, drafts cost only
+    their verification.
     """
 
     def __init__(
@@ -207,10 +204,9 @@ class DraftPlanner:
             DraftPlan(length, stop, wants_log_probs=stops_when_unsure)
             for stop, length in itertools.product(stops, self._lengths)
         ]
-        self._arms = Arms(self._lengths, stops, 1 + LEVELS)  # groups: all requests, each level
+        self._arms = Arms(self._lengths, stops, LEVEL_ACCEPTANCE)  # groups: levels
         # Groups: n-gram sizes of the match.
-        self._lookup_arms = Arms(self._lengths, (0.0,), len(LOOKUP_ACCEPTANCE))
-        self._lookup_arms.expect(LOOKUP_ACCEPTANCE, PRIOR)
+        self._lookup_arms = Arms(self._lengths, (0.0,), LOOKUP_ACCEPTANCE)
         self._acceptance = Acceptance()
         self._plans: dict[int, LoadPlans] = {}  # key: rounded log2 of the load
         self._draft_numbers = itertools.count()
@@ -235,19 +231,23 @@ class DraftPlanner:
         right = 1 / (1 - own.rate(self._acceptance.rate()))  # tokens per round, unlimited drafts
         return min(LEVELS - 1, int(math.log2(right)))
 
+    @property
+    def _load_number(self) -> int:
+        return round(math.log2(max(1, self._load())))
+
     def current_plans(self) -> LoadPlans:
         """Return the plans for the current load."""
-        number = round(math.log2(max(1, self._load())))
+        number = self._load_number
         return self._plans.get(number) or self._plans.setdefault(number, LoadPlans())
 
     def plan(self, level: int, limit: int) -> DraftPlan:
         """Plan the next draft of a request. limit: maximum number of draft tokens (>= 1)."""
-        plans, now = self.current_plans(), self._clock()
-        mode = plans.costs.mode(now)
+        plans = self._begin_round()
+        mode = plans.costs.mode
         pays = not plans.choices or plans.choices[level].pays
         alone = mode is Mode.NO_DRAFTS or (mode is Mode.BEST and not pays)
         if alone or not self._has_draft_model:
-            return DraftPlan(0, plain_tokens=plans.costs.plain_tokens(now))
+            return DraftPlan(0, plain_tokens=plans.costs.plain_tokens(self._clock()))
         if not plans.choices:
             first = min(limit, plans.costs.first_tokens)
             return DraftPlan(first, wants_log_probs=self._stops_when_unsure)
@@ -265,8 +265,8 @@ class DraftPlanner:
 
     def lookup_length(self, level: int, match: Draft) -> int:
         """Return how many tokens of a lookup draft to verify. 0: don't use it."""
-        plans = self.current_plans()
-        mode = plans.costs.mode(self._clock())
+        plans = self._begin_round()
+        mode = plans.costs.mode
         if mode is Mode.NO_DRAFTS:
             return 0
         if not plans.choices:
@@ -279,10 +279,35 @@ class DraftPlanner:
         )
         return min(len(match), self._lengths[best]) if pays else 0
 
+    def table(self, drafter: DrafterName) -> dict[str, Any] | None:
+        """Return what `auto` has measured at the current load, or None before it has.
+
+        Its tokens per round apply to a new request. If the drafter doesn't call the draft model,
+        they apply to matches after long n-grams.
+        """
+        if planner := self._without_draft_model.get(drafter):
+            return planner.table(drafter)
+        costs = self.current_plans().costs
+        if not costs.known:
+            return None
+        arms, group = self._lookup_arms, len(LOOKUP_ACCEPTANCE) - 1
+        if self._has_draft_model:
+            arms, group = self._arms, self.level(Acceptance())
+        fixed, each = costs.drafting.coefficients()
+        emitted = arms.speeds(1.0, 0.0)[group, 0].tolist()  # without a stop probability
+        return {
+            "load": 2**self._load_number,
+            "plain_ms_per_token": 1000 * costs.plain.average,
+            "drafts": [
+                {"num_tokens": n, "ms": 1000 * (fixed + each * n), "tokens_per_round": tokens}
+                for n, tokens in zip(self._lengths, emitted, strict=True)
+            ],
+        }
+
     @property
     def mode(self) -> Mode:
         """Mode of all sequences in the current slot."""
-        return self.current_plans().costs.mode(self._clock())
+        return self.current_plans().costs.mode
 
     def record_round(
         self, draft: Draft, num_accepted: int, seconds: float, level: int, *, timed: bool
@@ -294,11 +319,9 @@ class DraftPlanner:
                 self.observe_lookup(draft, num_accepted)
             elif not self._stops_when_unsure or draft.result.log_probs is not None:
                 round_ = self._arms.as_every_arm(draft, num_accepted, rate)
-                self._arms.add(round_, 0, 1 + level)
-            self._end_slot(plans)  # this round belongs to the slot in which it ends
+                self._arms.add(round_, level)
             if timed:
                 self._count(plans.costs, draft, seconds)
-                self._end_slot(plans)  # a first measurement may end with this round
 
     def observe_lookup(self, match: Draft, num_right: int) -> None:
         """Record how many tokens of a lookup draft were right, whether it was verified or not."""
@@ -314,16 +337,13 @@ class DraftPlanner:
     def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
         """Record the duration of ``num_tokens`` tokens that the target decoded alone."""
         with self._lock:
-            plans, now = self.current_plans(), self._clock()
-            self._end_slot(plans)
-            if plans.costs.is_settled(now - seconds):
-                plans.costs.plain.add(0, seconds, steps=num_tokens)
-                self._end_slot(plans)
+            costs = self.current_plans().costs
+            if costs.is_settled(self._clock() - seconds):
+                costs.plain.add(0, seconds, steps=num_tokens)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
-        now = self._clock()
         # Requests without access to the draft model use lookup drafts even in slots without drafts.
-        if costs.mode(now) is Mode.NO_DRAFTS or not costs.is_settled(now - seconds):
+        if costs.mode is Mode.NO_DRAFTS or not costs.is_settled(self._clock() - seconds):
             return
         if draft.result is None and self._has_draft_model:
             costs.lookup.add(len(draft), seconds)
@@ -332,12 +352,16 @@ class DraftPlanner:
         engine_seconds = result.engine_seconds or result.seconds
         costs.drafting.add(len(result.tokens), seconds, engine=engine_seconds)
 
-    def _end_slot(self, plans: LoadPlans) -> None:
-        if plans.costs.end_slot(self._clock(), max(1, self._load())):
-            self._replan(plans)
+    def _begin_round(self) -> LoadPlans:
+        """Return the plans for the current load. If a slot has ended, they are new."""
+        with self._lock:
+            plans = self.current_plans()
+            if plans.costs.end_slot(self._clock(), max(1, self._load())):
+                self._replan(plans)
+            return plans
 
     def _replan(self, plans: LoadPlans) -> None:
-        """Make a plan for each level, if costs and acceptance rates are known."""
+        """Make a plan for each level, if costs are known."""
         costs = plans.costs
         if not costs.known:
             return
@@ -346,14 +370,10 @@ class DraftPlanner:
             plans.lookup_speeds = self._lookup_arms.speeds(fixed, each)[:, 0]
             plans.choices = [DraftChoice(DraftPlan(0), 0.0, pays=False)] * LEVELS
             return
-        if not self._arms.rounds[0]:
-            return
-        speeds = self._arms.speeds(fixed, each, first_is_all=True)
-        by_arm = speeds.reshape(len(speeds), -1)
         choices = []
-        for level in range(1, 1 + LEVELS):
-            arm = int(by_arm[level].argmax())
-            speed = float(by_arm[level, arm])
+        for speeds in self._arms.speeds(fixed, each):
+            arm = int(speeds.argmax())
+            speed = float(speeds.flat[arm])
             choices.append(DraftChoice(self._drafts[arm], speed, speed >= costs.plain_speed))
         lookup_costs = costs.lookup.coefficients() if costs.lookup.known else (fixed, 0.0)
         plans.lookup_speeds = self._lookup_arms.speeds(*lookup_costs)[:, 0]

@@ -1,7 +1,7 @@
 """In virtual time, `auto` is as fast as the best fixed choice, and drafting ahead is faster."""
 
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import pytest
@@ -73,16 +73,14 @@ class Cell:
             **dict(self.options) | changes,
         ).tokens_per_second
 
-    def over_best(self, offset):
+    def over_best(self, seed):
         """Return the throughput of `auto` divided by the throughput of the best choice."""
-        return self.rate(AUTO, offset=offset) / best(self)
+        return self.rate(AUTO, seed=seed) / self.best(seed)
 
-
-@cache
-def best(cell):
-    if cell.drafters:
-        return max(cell.rate(length, drafter=drafter) for drafter, length in cell.drafters)
-    return max(cell.rate(length) for length in (0, *cell.lengths))
+    def best(self, seed):
+        if self.drafters:
+            return max(self.rate(n, drafter=drafter, seed=seed) for drafter, n in self.drafters)
+        return max(self.rate(length, seed=seed) for length in (0, *self.lengths))
 
 
 def options(**values):
@@ -146,16 +144,8 @@ CELLS |= {
         options=options(stops_when_unsure=False),
     ),
     "tokens-cost-16": Cell(replace(LARGE, token_slope=0.005), EVEN, 16, (2, 4)),
-    "two-loops-16": Cell(
-        replace(LARGE, batch_slope=0.01), EVEN, 16, (8,), options=options(loops=2)
-    ),
-    "four-loops-16": Cell(SMALL, AcceptanceModel((0.6,)), 16, (1, 2, 4), options=options(loops=4)),
-    "four-loops-wrong-64": Cell(
-        replace(LARGE, batch_slope=0.03), WRONG, 64, options=options(loops=4)
-    ),
 }
-# Experiments follow the clock, so the result of one start time depends on chance.
-OFFSETS = np.random.default_rng(0).uniform(0, 1000, 5)
+SEEDS = range(3)  # of texts, because the result with one text depends on chance
 LIGHT = {
     *("even-1", "wrong-1", "right-1", "small-0.6-1", "small-0.6-16"),
     *("hybrid-large-0.6-edits", "hybrid-large-0.6-new"),
@@ -167,7 +157,7 @@ LOSES_AT_MOST = 0.95
 
 def over_best(cell):
     """Return the mean throughput of `auto` divided by the throughput of the best choice."""
-    return np.mean([cell.over_best(offset) for offset in OFFSETS])
+    return np.mean([cell.over_best(seed) for seed in SEEDS])
 
 
 @pytest.mark.parametrize(
@@ -196,15 +186,15 @@ def test_auto_beats_every_fixed_length_if_texts_differ(name):
 def test_prompt_lookup_copies_only_what_pays(pair, copy_len, least):
     language = AcceptanceModel((0.0,), copy_len=copy_len)
     cell = Cell(pair, language, 1, options=options(drafter="prompt_lookup"))
-    assert np.mean([cell.rate(AUTO, offset=offset) for offset in OFFSETS]) > least * cell.rate(0)
+    assert over_best(cell) > least
 
 
 FIRST_SECONDS = {
     "even-1": (LARGE, 1, EVEN, (8, 10), 0.95),
     "even-16": (replace(LARGE, batch_slope=0.01), 16, EVEN, (8, 10), 0.95),
-    "right-1": (LARGE, 1, RIGHT, (32,), 0.94),
+    "right-1": (LARGE, 1, RIGHT, (32,), 0.95),
     "cores-1": (CORES, 1, AcceptanceModel((0.6,)), (1, 2), 0.95),
-    "cores-16": (CORES, 16, AcceptanceModel((0.6,)), (1, 2), 0.88),
+    "cores-16": (CORES, 16, AcceptanceModel((0.6,)), (1, 2), 0.95),
 }
 
 
@@ -212,30 +202,31 @@ FIRST_SECONDS = {
 def test_auto_is_nearly_as_fast_as_the_best_choice_in_its_first_ten_seconds(name):
     pair, streams, language, lengths, least = FIRST_SECONDS[name]
     phases = [Phase(streams, 10, (language,))]
-    fixed = [run_phases(pair, phases, draft_len=length)[0] for length in (0, *lengths)]
-    offsets = np.random.default_rng(0).uniform(0, 1000, 16)
-    auto = [run_phases(pair, phases, draft_len=AUTO, offset=offset)[0] for offset in offsets]
-    assert np.mean(auto) > least * max(fixed)
+    lengths = (AUTO, 0, *lengths)
+    ratios = []
+    for seed in SEEDS:
+        auto, *fixed = (run_phases(pair, phases, draft_len=n, seed=seed)[0] for n in lengths)
+        ratios.append(auto / max(fixed))
+    assert np.mean(ratios) > least
 
 
 BURST = replace(LARGE, batch_slope=0.03)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("copy_len", "least"), [(3, 0.87), (20, 0.97)])  # mostly wrong, right
+@pytest.mark.parametrize(("copy_len", "least"), [(3, 0.9), (20, 0.99)])  # mostly wrong, right
 def test_hybrid_is_fast_in_its_first_twenty_seconds_on_two_busy_cores(copy_len, least):
     pair = replace(CORES, processor=1.2e-3, batched=True)
     phases = [Phase(16, 20, (AcceptanceModel((0.85,), copy_len=copy_len),))]
-    fixed = [
-        run_phases(pair, phases, draft_len=length, drafter=drafter)[0]
-        for drafter, length in (("draft_model", 0), ("draft_model", 4), ("hybrid", 4))
-    ]
-    offsets = np.random.default_rng(0).uniform(0, 1000, 8)
-    auto = [
-        run_phases(pair, phases, draft_len=AUTO, drafter="hybrid", offset=offset)[0]
-        for offset in offsets
-    ]
-    assert np.mean(auto) > least * max(fixed)
+    choices = [("hybrid", AUTO), ("draft_model", 0), ("draft_model", 4), ("hybrid", 4)]
+    ratios = []
+    for seed in SEEDS:
+        auto, *fixed = (
+            run_phases(pair, phases, draft_len=length, drafter=drafter, seed=seed)[0]
+            for drafter, length in choices
+        )
+        ratios.append(auto / max(fixed))
+    assert np.mean(ratios) > least
 
 
 CHANGES = {
@@ -275,7 +266,7 @@ def test_auto_recovers_from_a_draft_engine_that_gets_ten_times_slower():
     phases = [Phase(1, 20, (EVEN,)), Phase(1, 10, (EVEN,), 10 * LARGE.draft), Phase(1, 10, (EVEN,))]
     slow = replace(LARGE, draft=10 * LARGE.draft)
     fixed = [run_phases(slow, phases[-1:], draft_len=length)[-1] for length in (0, 2)]
-    assert run_phases(LARGE, phases, draft_len=AUTO)[-1] > 0.85 * max(fixed)
+    assert run_phases(LARGE, phases, draft_len=AUTO)[-1] > 0.9 * max(fixed)
 
 
 @pytest.mark.parametrize("pause", [0.3, 1.0])  # seconds
@@ -293,7 +284,7 @@ def test_auto_keeps_drafting_on_a_machine_that_pauses(pause):
 def test_pauses_in_the_first_five_seconds_do_not_stop_drafts():
     def tokens(draft_len, seed):
         random = np.random.default_rng(seed)
-        world = World(SMALL, draft_len, offset=random.uniform(0, 1000))
+        world = World(SMALL, draft_len, seed=seed)
         world.pause(0.2, partial(random.exponential, 0.5))
         world.enter(Phase(1, 5, (AcceptanceModel((0.85,)),)))
         world.pass_time(5)

@@ -338,8 +338,7 @@ class World:
 
     draft_len: draft tokens per round; 0 for the target alone. draft_ahead: the request option; with
     None, the loop decides. stops_when_unsure: whether the draft engine returns probabilities.
-    offset: the clock's initial value in seconds. loops: number of loop processes; each process
-    learns separately, and streams are assigned to them in round-robin order.
+    seed: selects the texts.
     """
 
     def __init__(
@@ -351,8 +350,7 @@ class World:
         draft_ahead: bool | None = False,
         stops_when_unsure: bool = True,
         streams_text: bool = False,
-        offset: float = 0.0,
-        loops: int = 1,
+        seed: int = 0,
         settings: LoopSettings = SETTINGS,
     ) -> None:
         self.clock = Clock()
@@ -379,18 +377,14 @@ class World:
             "target": SimulatedEngine(self.clock, pair.target, pair),
             "draft": SimulatedEngine(self.clock, pair.draft, pair),
         }
-        self._learned = [
-            (
-                DraftPlanner(
-                    MAX_DRAFT_LEN,
-                    lambda: self._running,
-                    clock=lambda: offset + self.clock.now,
-                    stops_when_unsure=stops_when_unsure,
-                ),
-                AheadPlanner(settings, lambda: self._running),
-            )
-            for _ in range(loops)
-        ]
+        self._seed = seed
+        self._planner = DraftPlanner(
+            MAX_DRAFT_LEN,
+            lambda: self._running,
+            clock=lambda: self.clock.now,
+            stops_when_unsure=stops_when_unsure,
+        )
+        self._ahead_planner = AheadPlanner(settings, lambda: self._running)
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase. New streams start now. Surplus streams end after their current answers."""
@@ -451,10 +445,10 @@ class World:
 
     def request(self, number: int, answer: int) -> tuple[Decoding, SimulatedText]:
         """Return the next request of a stream, and its text."""
-        planner, ahead_statistics = self._learned[number % len(self._learned)]
-        text = text_of(self._languages[number % len(self._languages)], number + 1000 * answer)
+        language = self._languages[number % len(self._languages)]
+        text = text_of(language, number + 1000 * answer + 10**6 * self._seed)
         request = replace(self._request, prompt_ids=text.prompt)
-        context = DrafterContext(self._settings, Healthy(), planner, ahead_statistics)
+        context = DrafterContext(self._settings, Healthy(), self._planner, self._ahead_planner)
         return Decoding(request, context, clock=lambda: self.clock.now), text
 
     def add(self, statistics: Statistics) -> None:

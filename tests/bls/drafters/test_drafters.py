@@ -289,10 +289,12 @@ def drafting_in_vain():
     drafter = drafter_of(request, DrafterContext(SETTINGS, Health(), planner), Statistics())
     for _ in range(40):
         time.now += 0.1
+        planner.plan(0, 16)
         drafted = ports.Draft(ids(1, 2), drafter="draft_model", result=EngineResult(ids(1, 2)))
         drafter.verified(drafted, 0, 0.1)
     for _ in range(10):
         time.now += 0.02
+        planner.plan(0, 16)
         drafter.observe_plain_call(1, 0.02)
     return drafter, planner, time
 
@@ -315,7 +317,7 @@ def matches_pay():
         planner.observe_lookup(match, 16)
     drafter.observe_plain_call(1, 0.02)
     time.now += 1.0
-    drafter.observe_plain_call(1, 0.02)
+    planner.plan(0, 16)
     planner.plain = ()
     return drafter, planner, time
 
@@ -376,7 +378,8 @@ def test_hybrid_shortens_no_call_of_an_experiment_without_drafts():
     sequence = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16))
     assert decoded_alone(drafter, sequence) == 1
     while planner.mode is not Mode.NO_DRAFTS:
-        time.now += 0.01
+        time.now += 0.1
+        planner.plan(0, 16)
     planner.plain = ()
     count = decoded_alone(drafter, sequence)
     drafter.observe_plain_call(count, 0.02 * count)
