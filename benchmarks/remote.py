@@ -61,13 +61,13 @@ def main() -> None:
         for engine in profile["engines"].values():
             engine["tokenizer"] = str((PROFILE.parent / engine["tokenizer"]).resolve())
         admission = {"max_requests": max(options.streams), "max_queue": max(options.streams)}
-        pool = {"target": {**profile["engines"]["draft"], "max_draft_len": 32}}
-        served = stack.enter_context(
-            serving(_deployment(folder, "pool", engines=pool, admission=admission))
-        )
+        pool = _deployment(folder, "pool", engines=profile["engines"], admission=admission)
+        served = stack.enter_context(serving(pool))
         proxy = stack.enter_context(Proxy(served.grpc_url))
         local = _deployment(folder, "local", **profile, admission=admission)
-        engines = profile["engines"] | {"draft": {"kind": "remote", "url": proxy.url}}
+        # As the only engine of its server, the emulated draft would be a target, and always right.
+        draft = {"kind": "remote", "url": proxy.url, "model": "draft"}
+        engines = profile["engines"] | {"draft": draft}
         remote = _deployment(
             folder, "remote", **profile | {"engines": engines}, admission=admission
         )
