@@ -6,6 +6,7 @@ A load is a number of running sequences. `draft_length` chooses drafts from thes
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from statistics import median
 
@@ -251,7 +252,9 @@ class LoadCosts:
 # limits the calls that `auto` requests.
 MAX_PLAIN_TOKENS = 32
 UNBOUNDED = 2**31 - 1
-SECONDS_PER_CALL = 0.05  # duration of a call in a stream; the call itself costs 1 ms
+# Duration of a call in a stream. A call and its chunk cost up to 10 ms of processor time, which
+# engines on the same processor need. So each running sequence makes calls longer, up to a limit.
+SECONDS_PER_CALL, MOST_SECONDS_PER_CALL = 0.1, 0.5
 UNTIMED_TOKENS = 4  # tokens per call in a stream if sizes must not depend on measured times
 
 
@@ -259,11 +262,11 @@ class PlainCallSize:
     """Number of tokens in the next plain call.
 
     steady: the client streams, or a stop string may end the answer. Calls then take about the same
-    time each. in_engine: the engine drafts by itself. A new call would interrupt its drafts, so one
-    call decodes the whole answer unless ``steady``. use_timings: sizes may depend on measured
-    times.
+    time each. load: function that returns the number of running sequences. in_engine: the engine
+    drafts by itself. A new call would interrupt its drafts, so one call decodes the whole answer
+    unless ``steady``. use_timings: sizes may depend on measured times.
 
-    >>> size = PlainCallSize(steady=True)
+    >>> size = PlainCallSize(steady=True, load=lambda: 1)
     >>> for _ in range(4):
     ...     print(size.tokens)
     ...     size.adapt(size.tokens, 0.006 * size.tokens)
@@ -273,8 +276,16 @@ class PlainCallSize:
     8
     """
 
-    def __init__(self, *, steady: bool, in_engine: bool = False, use_timings: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        steady: bool,
+        load: Callable[[], int],
+        in_engine: bool = False,
+        use_timings: bool = True,
+    ) -> None:
         self._adapts = steady and use_timings
+        self._load = load
         if steady:
             self.tokens = 1 if use_timings else UNTIMED_TOKENS
         else:
@@ -283,5 +294,6 @@ class PlainCallSize:
     def adapt(self, tokens: int, seconds: float) -> None:
         """Adjust the size after a call for ``tokens`` tokens took ``seconds``."""
         if self._adapts and tokens:
-            affordable = int(SECONDS_PER_CALL * tokens / max(seconds, 1e-6))
+            longest = min(SECONDS_PER_CALL * self._load(), MOST_SECONDS_PER_CALL)
+            affordable = int(longest * tokens / max(seconds, 1e-6))
             self.tokens = max(1, min(affordable, 2 * self.tokens, MAX_PLAIN_TOKENS))

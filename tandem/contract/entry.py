@@ -63,8 +63,8 @@ RETURN_GENERATION_LOGITS = INPUTS.scalar("return_generation_logits", "BOOL")
 NUM_RETURN_SEQUENCES = INPUTS.scalar("num_return_sequences", "INT32")
 BEAM_WIDTH = INPUTS.declare("beam_width", "INT32", (1,), optional=True)
 STREAM = INPUTS.declare("stream", "BOOL", (1,), optional=True)
-"""`bls_stream` only: send the output in chunks, one per round, or about every 50 ms without
-drafts."""
+"""`bls_stream` only: send the output in chunks, one per round, or every 0.1 to 0.5 s
+without drafts."""
 PROMPT_EMBEDDING_TABLE = INPUTS.declare("prompt_embedding_table", "FP16", (-1, -1), optional=True)
 PROMPT_VOCAB_SIZE = INPUTS.declare("prompt_vocab_size", "INT32", (1,), optional=True)
 PROMPT_TABLE_EXTRA_ID = INPUTS.declare("prompt_table_extra_id", "UINT64", (1,), optional=True)

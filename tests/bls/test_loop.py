@@ -225,7 +225,7 @@ def test_without_a_drafter_stream_chunks_take_equal_time():
     class Takes(Target):
         def answers(self, call):
             answer = next(super().answers(call))
-            yield answer._replace(seconds=0.01 * len(answer.tokens))
+            yield answer._replace(seconds=0.02 * len(answer.tokens))
 
     target = Takes(ENDLESS)
     play(decoding_of(request_of(drafter="none", max_tokens=20, stream=True)), target)

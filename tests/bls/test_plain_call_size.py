@@ -21,6 +21,10 @@ from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO
 
 
+def size_of(*, load=1, **given):
+    return PlainCallSize(**{"steady": True, **given}, load=lambda: load)
+
+
 def sizes_of(size, seconds_per_token, count=8):
     sizes = []
     for _ in range(count):
@@ -32,38 +36,43 @@ def sizes_of(size, seconds_per_token, count=8):
 @pytest.mark.parametrize(
     ("seconds_per_token", "sizes"),
     [
-        (0.006, [1, 2, 4, 8, 8, 8, 8, 8]),
-        (0.020, [1, 2, 2, 2, 2, 2, 2, 2]),
+        (0.006, [1, 2, 4, 8, 16, 16, 16, 16]),
+        (0.020, [1, 2, 4, 5, 5, 5, 5, 5]),
         (0.200, [1] * 8),
         (0.0, [1, 2, 4, 8, 16, 32, 32, 32]),
         (0.0001, [1, 2, 4, 8, 16, 32, 32, 32]),
     ],
 )
-def test_calls_of_a_stream_take_about_fifty_milliseconds(seconds_per_token, sizes):
-    assert sizes_of(PlainCallSize(steady=True), seconds_per_token) == sizes
+def test_calls_of_a_stream_take_about_a_tenth_of_a_second(seconds_per_token, sizes):
+    assert sizes_of(size_of(), seconds_per_token) == sizes
+
+
+def test_calls_are_longer_with_more_requests_but_take_at_most_half_a_second():
+    assert sizes_of(size_of(load=3), 0.1)[-1] == 3
+    assert sizes_of(size_of(load=64), 0.1)[-1] == 5
 
 
 def test_calls_shrink_when_the_target_slows_down():
-    size = PlainCallSize(steady=True)
+    size = size_of()
     sizes_of(size, 0.001)
     size.adapt(size.tokens, 0.1 * size.tokens)
     assert size.tokens == 1
 
 
 def test_an_empty_call_does_not_change_the_size():
-    size = PlainCallSize(steady=True)
+    size = size_of()
     size.adapt(1, 0.01)
     size.adapt(0, 5.0)
     assert size.tokens == 2
 
 
 def test_calls_are_large_if_the_answer_is_not_streamed():
-    assert sizes_of(PlainCallSize(steady=False), 1.0) == [MAX_PLAIN_TOKENS] * 8
-    assert sizes_of(PlainCallSize(steady=False, in_engine=True), 1.0) == [UNBOUNDED] * 8
+    assert sizes_of(size_of(steady=False), 1.0) == [MAX_PLAIN_TOKENS] * 8
+    assert sizes_of(size_of(steady=False, in_engine=True), 1.0) == [UNBOUNDED] * 8
 
 
 def test_a_self_drafting_engine_streams_in_small_calls():
-    assert PlainCallSize(steady=True, in_engine=True).tokens == 1
+    assert size_of(in_engine=True).tokens == 1
 
 
 class SlowTarget(Target):
