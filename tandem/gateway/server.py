@@ -22,7 +22,7 @@ SECONDS_TO_STOP = 5  # time for requests to finish after a signal
 SECONDS_TO_END = 0.5  # additional time for them to send an error
 SECONDS_TO_ASK = 30  # per request; clients are disconnected after one to two times this
 MAX_FILES = 16_384  # half of them for connections
-MAX_CHUNKS = 10_000  # of a body; each takes time, however small it is
+MAX_CHUNKS = 4_000  # of a body; each takes time, however small it is
 MAX_BACKLOG = 128  # new connections that are accepted at once
 SECONDS_BETWEEN_LINES = 60  # of one kind in the log
 # Names of loggers that warn about clients' requests.
