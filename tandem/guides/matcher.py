@@ -79,6 +79,7 @@ class GuideMatcher:
         self._followed: list[int] = []
         self._renewals_left = MAX_RENEWALS
         self._in_long_run = False
+        self._allows_nothing = False  # after a complete answer; the library doesn't say it at once
         self._executor = executor
         self._size = tokenizer.vocab_size
         self._library_ends = tokenizer.eos_tokens
@@ -92,7 +93,8 @@ class GuideMatcher:
     @property
     def complete(self) -> bool:
         """Whether the answer is complete, so that only an end of sequence may follow."""
-        return self._matcher.is_stopped() and not self._matcher.is_error()
+        stopped = self._allows_nothing or self._matcher.is_stopped()
+        return stopped and not self._matcher.is_error()
 
     def advance(self, tokens: Sequence[int]) -> int:
         """Follow tokens until the answer is complete. Return the number of tokens followed.
@@ -168,6 +170,7 @@ class GuideMatcher:
             num_legal += 1
         if self._is_dead_end(masks, num_legal, before_end):
             raise GuideError(DEAD_END)
+        self._allows_nothing = not masks[0].any()
         if num_legal > len(before_end) or not masks[num_legal].any():
             masks[num_legal] = ANYTHING
         return Walk(masks, num_legal)

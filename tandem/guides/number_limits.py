@@ -4,6 +4,7 @@
   so that 1456051.6399670597 becomes 1456051.6399670595. It reads integers as floats too.
 - *Exclusive bounds*: it treats an exclusive bound as inclusive if it is an integer and the other
   bound has the same integer part, for example in `{"exclusiveMinimum": 1, "maximum": 1.5}`.
+- *Large bounds*: it replaces those beyond 2^63 by the nearest integer of 64 bits.
 - *Multiples*: it stores a divisor as a 32-bit integer and a power of ten. Larger values wrap
   around, so that `{"multipleOf": 500000000}` doesn't allow 500000000. The least common multiple of
   two divisors wraps around too: for 100000 and 50000, it computes 14100. The library itself rejects
@@ -27,6 +28,8 @@ OTHERS = ("exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 # The library itself rejects larger bounds.
 LARGEST = 2**63 - 1
 INTEGER_LIMIT = 2**64
+# Signs of the bounds that must not be beyond the range. A maximum may be, such as a uint64's.
+BEYOND = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
 Side = Literal["Minimum", "Maximum"]
 HUGE = 2**63
 UINT32_RANGE = 2**32
@@ -37,6 +40,7 @@ LARGEST_COMMON = 2**16 - 1
 def check_numbers(schema: Any) -> None:
     """Raise GuideError for a schema with numbers that the library would misread."""
     _check_exact(schema)
+    _check_reach(schema)
     check_exclusive_bounds(schema)
     _check_multiples(schema)
 
@@ -53,6 +57,16 @@ def _check_exact(schema: Any) -> None:
     for leaf in iter_leaves(schema):
         if isinstance(leaf, float) and not math.isfinite(leaf):
             raise GuideError(f"numbers of a JSON schema must be finite; got {leaf}")
+
+
+def _check_reach(schema: Any) -> None:
+    """Raise GuideError for a bound beyond all integers of the library, which would ignore it."""
+    for part in iter_schemas(schema):
+        for keyword, sign in BEYOND.items():
+            if is_number(part.get(keyword)) and sign * part[keyword] > LARGEST:
+                raise GuideError(
+                    f"{keyword} must be between -2^63 and 2^63; got {shorten(repr(part[keyword]))}"
+                )
 
 
 def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:

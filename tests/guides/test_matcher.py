@@ -38,6 +38,15 @@ def test_each_mask_row_equals_the_mask_after_advancing():
         assert allowed(rows[i]) == allowed(one.walk([]).masks[0])
 
 
+@pytest.mark.parametrize(("kind", "text"), [("regex", "a{0}"), ("ebnf_grammar", 'root ::= ""')])
+@pytest.mark.parametrize("ignores_ends", [True, False])
+def test_an_answer_is_complete_if_a_guide_allows_only_the_empty_text(kind, text, ignores_ends):
+    it = matcher(kind, text, ends=() if ignores_ends else (END,))
+    it.walk([], may_end=False)  # as with min_tokens
+    assert it.complete
+    assert it.advance(encoded("fox")) == 0
+
+
 NAMES = ["</s>", "a<unk> fox", "<s></s></s>b"]
 
 

@@ -11,6 +11,20 @@ from small_guides import fits, matcher, rejection
 from tandem.guides.errors import GuideError
 from tandem.guides.rejections import keywords_of
 
+
+@pytest.mark.parametrize(
+    ("keyword", "bound"),
+    [("minimum", 2**63), ("exclusiveMinimum", 1e30), ("maximum", -(2**70)), ("minimum", 1e300)],
+)
+def test_bounds_that_no_integer_of_64_bits_meets_are_rejected(keyword, bound):
+    other = {"minimum": "maximum", "maximum": "minimum"}.get(keyword, "maximum")
+    schema = {"type": "integer", keyword: bound, other: 10 * bound}
+    assert rejection("json_schema", json.dumps(schema)) == (
+        f"{keyword} must be between -2^63 and 2^63; got {bound!r}"
+    )
+    assert fits("json_schema", json.dumps({"type": "integer", "maximum": 2**64 - 1}), "5")
+
+
 COMMON = (
     "multipleOf of combined schemas must have a least common multiple of at most 65535 units in "
     "the last place; use smaller ones"
