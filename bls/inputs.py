@@ -242,6 +242,14 @@ IN_ENGINE = "isn't supported: the target drafts by itself"
 MAX_POOL_NAME_BYTES = 256  # as UTF-8
 
 
+def no_pools(tensor: Tensor) -> BadRequest:
+    return BadRequest(
+        f"input '{tensor}' isn't supported by this deployment: its profile sets "
+        "decoding.prompt_lookup.max_pool_tokens to 0",
+        tensor,
+    )
+
+
 class DraftInputs:
     """Reads the draft inputs of a prompt."""
 
@@ -378,11 +386,7 @@ class DraftInputs:
         if not len(names):
             return None
         if not self._settings.max_pool_tokens:
-            raise BadRequest(
-                f"input '{tensors.LOOKUP_POOL}' isn't supported by this deployment: its profile "
-                "sets decoding.prompt_lookup.max_pool_tokens to 0",
-                tensors.LOOKUP_POOL,
-            )
+            raise no_pools(tensors.LOOKUP_POOL)
         if not 1 <= len(names[0]) <= MAX_POOL_NAME_BYTES:
             raise BadRequest(
                 f"input '{tensors.LOOKUP_POOL}' must have between 1 and {MAX_POOL_NAME_BYTES} "

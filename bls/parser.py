@@ -221,6 +221,12 @@ def is_stop(rows: Sequence[PromptInputs]) -> bool:
     return any(row.values(tensors.STOP).any() for row in rows)
 
 
+def pool_command(rows: Sequence[PromptInputs]) -> str | None:
+    """Return the command if a request only lists or empties lookup pools."""
+    commands = [command for row in rows for command in row.strings(tensors.MANAGE_POOLS)]
+    return commands[0] if commands else None
+
+
 def parse(
     rows: Sequence[PromptInputs], settings: LoopSettings, *, return_text_lengths: bool = False
 ) -> list[Prompt]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,14 @@ from tandem.bls.drafters.registry import (
     PROMPT_LOOKUP,
     DrafterName,
 )
+from tandem.bls.errors import BadRequest
+from tandem.bls.inputs import no_pools, quote
 from tandem.bls.ports import Draft, Engines
 from tandem.bls.request import Request
 from tandem.bls.seeds import output_depends_on_lengths
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
+from tandem.contract.entry import MANAGE_POOLS
 from tandem.lookup.documents import POOLS, fill
 from tandem.lookup.ngrams import Match, look_up
 from tandem.lookup.pools import MAX_MATCH, LookupPools
@@ -130,6 +134,23 @@ def pools_of(settings: LoopSettings, folder: Path) -> LookupPools | None:
             pools, folder / POOLS, lambda text: tokenizer.encode(text, add_special_tokens=False).ids
         )
     return pools
+
+
+def manage_pools(pools: LookupPools | None, command: str) -> str:
+    """Run a request's command. Return the pools that it lists or empties, as JSON."""
+    if pools is None:
+        raise no_pools(MANAGE_POOLS)
+    verb, _, pool_id = command.partition(" ")
+    if verb == "clear":
+        found = pools.clear(pool_id or None)
+    elif command == "list":
+        found = pools.sizes()
+    else:
+        raise BadRequest(
+            f"input '{MANAGE_POOLS}' must be list, clear, or clear ID; got {quote(command)}",
+            MANAGE_POOLS,
+        )
+    return json.dumps([pool._asdict() for pool in found])
 
 
 def make(request: Request, context: DrafterContext) -> PromptLookup:

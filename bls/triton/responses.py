@@ -101,6 +101,12 @@ class ResponseBuilder:
         )
 
 
+def text_response(text: str) -> Any:
+    """Return a response that has only a text."""
+    texts = np.array([text.encode()], dtype=object)
+    return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor(tensors.TEXT_OUTPUT, texts)])
+
+
 def returns_text_lengths(requested: Collection[str]) -> bool:
     """Return whether the client requested OUTPUT_TEXT_LENGTHS by name."""
     return tensors.OUTPUT_TEXT_LENGTHS in requested and not _names_no_outputs(requested)

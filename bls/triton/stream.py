@@ -19,12 +19,20 @@ from tandem.bls.admission import Admission, ConcurrencyLimiter, Permit, Reservat
 from tandem.bls.ahead import AheadPlanner
 from tandem.bls.draft_length import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
-from tandem.bls.drafters.prompt_lookup import pools_of
+from tandem.bls.drafters.prompt_lookup import manage_pools, pools_of
 from tandem.bls.drafters.registry import FOLDER, read_kind, register, with_settings
 from tandem.bls.errors import Cancelled, GuideRejected, Overloaded, ServingError
 from tandem.bls.inputs import TEXT, TYPE
 from tandem.bls.loop import Decoding
-from tandem.bls.parser import Prompt, build_request, check_logits, is_stop, parse, validate_rows
+from tandem.bls.parser import (
+    Prompt,
+    build_request,
+    check_logits,
+    is_stop,
+    parse,
+    pool_command,
+    validate_rows,
+)
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 from tandem.bls.text import load_decode
@@ -34,7 +42,7 @@ from tandem.bls.triton.client import Deliveries, Sender, id_of, parameters_of, t
 from tandem.bls.triton.engine_calls import DraftEngineHealth, EngineClients, SequenceDraftHealth
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.requests import RequestState, SequenceState, fail_on_error
-from tandem.bls.triton.responses import ResponseBuilder, returns_text_lengths
+from tandem.bls.triton.responses import ResponseBuilder, returns_text_lengths, text_response
 from tandem.bls.triton.tokenizer_calls import (
     answer_prefixes,
     detokenize,
@@ -215,6 +223,9 @@ class StreamEntry:
         if is_stop(rows):
             self._stop(id_of(request), sender)
             return
+        if (command := pool_command(rows)) is not None:
+            run_in_background(partial(self._manage_pools, command, sender))
+            return
         outputs = request.requested_output_names()
         prompts = parse(rows, self._settings, return_text_lengths=returns_text_lengths(outputs))
         options = prompts[0].request
@@ -329,6 +340,12 @@ class StreamEntry:
                 if name == request_id:
                     state.fail(Cancelled())
         sender.close()
+
+    def _manage_pools(self, command: str, sender: Sender) -> None:
+        try:
+            sender.send(text_response(manage_pools(self._pools, command)), final=True)
+        except ServingError as error:
+            sender.send_error(error.line, error.code, error.field)
 
     def _publish(self) -> None:
         engines = self._clients.engines.values()

@@ -132,6 +132,8 @@ CACHE_SALT = INPUTS.declare("cache_salt", "STRING", (1,), optional=True)
 """Reuse the KV cache only of requests with the same salt (default: of requests without one)."""
 STOP = INPUTS.declare("stop", "BOOL", (1,), optional=True)
 """Sent alone to `bls_stream`: cancels the request with the same id."""
+MANAGE_POOLS = INPUTS.declare("manage_pools", "STRING", (1,), optional=True)
+"""Sent alone: `list` returns the sizes of lookup pools; `clear` or `clear ID` empties them."""
 
 OUTPUTS = Tensors()
 TEXT_OUTPUT = OUTPUTS.declare("text_output", "STRING", (-1,))

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from tandem.gateway.errors import HTTP_CODES, MESSAGES_PATH, ApiError
-from tandem.gateway.middleware import Requests
+from tandem.gateway.middleware import POOLS_PATH, Requests
 from tandem.gateway.models import VERSION
 from tandem.gateway.protocol.fields import quote
 from tandem.gateway.serving import Serving
@@ -70,6 +70,8 @@ def create_app(
         Route("/v1/models", serving.models),
         Route("/v1/models/", serving.models),
         Route("/v1/models/{name:path}", serving.model),
+        Route(POOLS_PATH, serving.lookup_pools, methods=["GET", "DELETE"]),
+        Route(f"{POOLS_PATH}/{{id}}", serving.clear_lookup_pool, methods=["DELETE"]),
         Route("/tokenize", serving.tokenize, methods=["POST"]),
         Route("/detokenize", serving.detokenize, methods=["POST"]),
         Route("/tokenizer_info", serving.tokenizer_info),
@@ -92,6 +94,7 @@ def create_app(
         endpoints=frozenset(route.path for route in routes),
         max_body_bytes=settings.max_body_bytes,
         keys=settings.api_keys,
+        operator_keys=settings.operator_keys,
         allowed_origins=settings.allowed_origins,
         allowed_hosts=settings.allowed_hosts,
         is_stopping=lambda: serving.triton.stopped,

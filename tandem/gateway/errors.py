@@ -25,6 +25,7 @@ GatewayCode: TypeAlias = Literal[
     "invalid_text",  # valid in JSON but not in UTF-8
     "method_not_allowed",
     "model_not_found",
+    "no_operator_key",  # the gateway was started without one
     "no_server",  # Triton doesn't respond or isn't ready
     "not_configured",  # Triton has no loop, or the gateway's tokenizer is for another model
     "not_found",

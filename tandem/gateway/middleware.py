@@ -34,6 +34,7 @@ REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 MAX_BODIES = 16  # maximum size of all large bodies, in bodies of the maximum size
 SMALL_BODY = 65_536  # bytes
 CLIENT = "tandem.client"  # name of the client's API key in a request's scope, if there are several
+POOLS_PATH = "/lookup_pools"  # needs an operator's key
 GUARDED = ("/v1/", "/tokenize", "/detokenize", "/tokenizer_info")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LOCAL_NAMES = (".localhost", ".local", ".internal")  # no site on the internet has such a name
@@ -43,7 +44,8 @@ class Requests:
     """Checks and counts requests, adds their `x-request-id`, and reports failures.
 
     endpoints: the paths that are counted by name. Status 499: the client disconnected. keys: the
-    API keys for `GUARDED` paths; (): no authentication. allowed_origins, allowed_hosts: see
+    API keys for `GUARDED` paths; (): no authentication. operator_keys: those for `POOLS_PATH`; ():
+    no one may use it. allowed_origins, allowed_hosts: see
     `GatewaySettings`. is_stopping: returns whether the gateway is shutting down.
     """
 
@@ -55,6 +57,7 @@ class Requests:
         endpoints: frozenset[str],
         max_body_bytes: int,
         keys: Collection[str],
+        operator_keys: Collection[str],
         allowed_origins: Collection[str],
         allowed_hosts: Collection[str] | None,
         is_stopping: Callable[[], bool],
@@ -63,7 +66,8 @@ class Requests:
         self._metrics = metrics
         self._endpoints = endpoints
         self._max_body_bytes = max_body_bytes
-        self._keys = {os.fsencode(key): blake2b(os.fsencode(key)).hexdigest() for key in keys}
+        self._keys = _digests(keys)
+        self._operator_keys = _digests(operator_keys)
         self._allowed_origins = allowed_origins
         self._allowed_hosts = allowed_hosts
         self._is_stopping = is_stopping
@@ -153,14 +157,25 @@ class Requests:
             )
 
     def _check_key(self, scope: Scope, headers: Headers) -> None:
-        if not self._keys or not scope["path"].startswith(GUARDED):
+        path = scope["path"]
+        keys = self._keys if path.startswith(GUARDED) else {}
+        if path.startswith(POOLS_PATH):
+            keys = self._operator_keys
+            if not keys:
+                raise ApiError(
+                    HTTPStatus.FORBIDDEN,
+                    f"{POOLS_PATH} needs an operator's key; start the gateway with "
+                    "--operator-key-file",
+                    code="no_operator_key",
+                )
+        if not keys:
             return
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         given = [headers.get("x-api-key"), bearer if kind.lower() == "bearer" else None]
         sent = [key.encode("latin-1") for key in given if key]
-        for key, name in self._keys.items():
+        for key, name in keys.items():
             if any(hmac.compare_digest(one, key) for one in sent):
-                scope[CLIENT] = name if len(self._keys) > 1 else None
+                scope[CLIENT] = name if len(keys) > 1 else None
                 return
         raise ApiError(
             HTTPStatus.UNAUTHORIZED,
@@ -182,6 +197,10 @@ class Requests:
                 "the gateway has too many large bodies; retry later",
                 code="overloaded",
             )
+
+
+def _digests(keys: Collection[str]) -> dict[bytes, str]:
+    return {os.fsencode(key): blake2b(os.fsencode(key)).hexdigest() for key in keys}
 
 
 def _host_name(host: str) -> str:

@@ -24,7 +24,7 @@ from tandem.gateway.models import ServedModels
 from tandem.gateway.protocol.adapted import AdaptedRequest
 from tandem.gateway.protocol.anthropic_requests import AnthropicRequest, CountRequest
 from tandem.gateway.protocol.body import read_body
-from tandem.gateway.protocol.fields import MAX_CHOICES
+from tandem.gateway.protocol.fields import MAX_CHOICES, quote
 from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -196,6 +196,22 @@ class Serving:
             return self._tokenizer.decode(ids)
 
         return JSONResponse({"prompt": await offload(len(ids), decode)})
+
+    async def lookup_pools(self, http: Request) -> Response:
+        """List all lookup pools, or empty them."""
+        command = "clear" if http.method == "DELETE" else "list"
+        pools = await self.triton.manage_pools(command)
+        return JSONResponse({"object": "list", "data": pools})
+
+    async def clear_lookup_pool(self, http: Request) -> Response:
+        pools = await self.triton.manage_pools(f"clear {http.path_params['id']}")
+        if not pools:
+            raise ApiError(
+                HTTPStatus.NOT_FOUND,
+                f"there is no lookup pool with the id '{quote(http.path_params['id'])}'",
+                code="not_found",
+            )
+        return JSONResponse({"object": "list", "data": pools})
 
     async def tokenizer_info(self, _: Request) -> Response:
         return JSONResponse(self._tokenizer.info)

@@ -17,6 +17,7 @@ class GatewaySettings:
     chat_template: file with a template that replaces the tokenizer's.
     api_keys: bearer tokens, one of which clients must send; (): no authentication. Clients with
         different keys share no KV cache and no lookup pools.
+    operator_keys: bearer tokens, one of which lists and empties lookup pools; (): no token does.
     max_body_bytes: maximum size of a request's body.
     allowed_origins: origins of other web pages that may call the gateway (CORS); "*": any.
     allowed_hosts: names that requests may have in `Host`, besides local ones; "*" or None: any.
@@ -29,6 +30,7 @@ class GatewaySettings:
     tokenizer: Path
     chat_template: Path | None = None
     api_keys: tuple[str, ...] = ()
+    operator_keys: tuple[str, ...] = ()
     max_body_bytes: int = 8 * MEGABYTE
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] | None = None

@@ -7,7 +7,7 @@ import secrets
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -56,6 +56,14 @@ class Links(NamedTuple):
     before: NDArray[np.int64]
 
 
+class PoolSize(NamedTuple):
+    """The size of a pool. id: stands for its name, which can't be derived from it."""
+
+    id: str
+    outputs: int
+    tokens: int
+
+
 class PoolUse:
     """Usage of one pool. last: time of its last use, counted in uses of any pool."""
 
@@ -82,7 +90,8 @@ class LookupPools:
     newest position after them, and each position links to the previous one with the same slot. A
     lookup follows up to `MAX_OCCURRENCES` links and returns the longest match. Answers are evicted
     in the order in which they were added. So a link to an evicted answer ends the chain, and
-    eviction doesn't have to update links.
+    eviction doesn't have to update links. (After `clear`, a chain may also end early at a slot that
+    several pools share.)
 
     Sources: Deutsch, RFC 1951, section 4, for the structure; Oliaro et al., "SuffixDecoding",
     arXiv:2411.04975, for looking up finished answers by their longest suffix.
@@ -148,6 +157,26 @@ class LookupPools:
                 if size > longest:
                     best, longest = answer.tokens[end : end + limit], size
         return None if best is None else Match(best.tolist(), longest)
+
+    def sizes(self) -> list[PoolSize]:
+        """Return the sizes of all pools, largest first."""
+        with self._lock:
+            answers = list(self._answers.values())
+        return _sizes(answers)
+
+    def clear(self, pool_id: str | None = None) -> list[PoolSize]:
+        """Remove all answers, or the answers of the pool with this id. Return what was removed."""
+        with self._lock:
+            removed = {
+                number: answer
+                for number, answer in self._answers.items()
+                if pool_id in {None, _id(answer.pool)}
+            }
+            for number, answer in removed.items():
+                del self._answers[number]
+                self.num_tokens -= _charged_tokens(len(answer.tokens))
+                self._pools.pop(answer.pool, None)
+        return _sizes(removed.values())
 
     def _occurrences(self, key: bytes, tail: Sequence[int]) -> Iterator[tuple[PooledAnswer, int]]:
         """Yield answers of a pool and the positions at which the tail's last tokens may end."""
@@ -217,6 +246,18 @@ class LookupPools:
         order = np.argsort(slots, kind="stable")
         same = slots[order[1:]] == slots[order[:-1]]
         return Links(slots, order[1:][same], order[:-1][same])
+
+
+def _id(key: bytes) -> str:
+    return key[8:].hex()  # without the bytes that determine slots
+
+
+def _sizes(answers: Iterable[PooledAnswer]) -> list[PoolSize]:
+    tokens: dict[bytes, list[int]] = {}  # lengths of a pool's answers
+    for answer in answers:
+        tokens.setdefault(answer.pool, []).append(len(answer.tokens))
+    found = [PoolSize(_id(key), len(lengths), sum(lengths)) for key, lengths in tokens.items()]
+    return sorted(found, key=lambda pool: -pool.tokens)
 
 
 def _charged_tokens(length: int) -> int:

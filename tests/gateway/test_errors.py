@@ -214,6 +214,33 @@ async def test_only_listed_origins_are_allowed(client):
             assert ("access-control-allow-origin" in response.headers) == allowed
 
 
+POOLS = "/lookup_pools"
+
+
+async def test_only_an_operators_key_lists_and_empties_lookup_pools(client, triton):
+    triton.pools = [{"id": "a", "outputs": 1, "tokens": 9}]
+    async with client(api_keys=("client",), operator_keys=("operator",)) as opened:
+        for method, path in (("GET", POOLS), ("DELETE", POOLS), ("DELETE", f"{POOLS}/a")):
+            for key, status in ((None, 401), ("client", 401), ("operator", 200)):
+                headers = {"authorization": f"Bearer {key}"} if key else {}
+                response = await opened.request(method, path, headers=headers)
+                assert response.status_code == status
+            assert response.json() == {"object": "list", "data": triton.pools}
+        assert triton.commands == ["list", "clear", "clear a"]
+        headers = {"authorization": "Bearer operator"}
+        assert (await opened.get("/v1/models", headers=headers)).status_code == 401
+        triton.pools = []
+        assert (await opened.delete(f"{POOLS}/b", headers=headers)).status_code == 404
+
+
+async def test_lookup_pools_are_closed_without_an_operators_key(client, triton):
+    async with client() as opened:
+        response = await opened.delete(POOLS)
+    assert response.status_code == 403
+    assert response.json()["error"]["code"] == "no_operator_key"
+    assert triton.commands == []
+
+
 @pytest.fixture
 def ask_with_keys(client, triton):
     """A function that sends a request per key, and returns the names it sent, and the usages."""

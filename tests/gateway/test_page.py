@@ -1,12 +1,13 @@
 """The web page works in a real browser, with a scripted Triton."""
 
 import re
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from browser import browser as chromium
 from browser import expect, needs_browser
 from live_triton import eventually
-from paths import ROOT
+from paths import ROOT, TEMPLATES
 from scripted_triton import FOREVER, origins, statistics
 
 from tandem.gateway.errors import ApiError
@@ -50,13 +51,25 @@ def browser():
 
 
 @pytest.fixture
-def url(app, triton, monkeypatch):
+def serve(app, triton, monkeypatch):
+    """A function that returns the address of a gateway with given settings."""
     monkeypatch.setattr(
         "tandem.gateway.models.ServedModels.max_model_len", property(lambda _: 1000)
     )
     triton.script = lambda _: [FIRST, SECOND, LAST]
-    with listen("127.0.0.1", 0) as bound, serving(app(model="org/tiny"), bound):
-        yield address_of(bound)
+    with ExitStack() as stack:
+
+        def start(**settings):
+            bound = stack.enter_context(listen("127.0.0.1", 0))
+            stack.enter_context(serving(app(model="org/tiny", **settings), bound))
+            return address_of(bound)
+
+        yield start
+
+
+@pytest.fixture
+def url(serve):
+    return serve()
 
 
 def address_of(bound):
@@ -64,8 +77,22 @@ def address_of(bound):
 
 
 @pytest.fixture
-def page(browser, url):
-    """The page in a fresh browser profile. No script fails, and no other host is called."""
+def page_of(browser, serve):
+    """A function that opens the page of a gateway with given settings in a fresh browser profile.
+
+    No script fails, and no other host is called.
+    """
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(opened_page(browser, serve(**settings)))
+
+
+@pytest.fixture
+def page(page_of):
+    return page_of()
+
+
+@contextmanager
+def opened_page(browser, url):
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     opened = context.new_page()
     wrong, hosts = [], set()
@@ -263,6 +290,16 @@ def test_text_typed_during_an_answer_stays(page, triton):
     assert len(triton.asked) == 1
 
 
+def test_a_sent_prompt_is_not_kept_as_a_draft(page):
+    page.locator("#prompt").press_sequentially("sent")
+    page.keyboard.press("Enter")
+    finished(page)
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#prompt")).to_have_value("")
+    page.reload()
+    expect(page.locator("#prompt")).to_have_value("")
+
+
 def test_a_stopped_answer_is_kept_as_stopped_and_sent_as_context(page, triton):
     triton.script = lambda _: [FIRST, FOREVER]
     send(page, "first", done=False)
@@ -354,9 +391,9 @@ def test_a_chat_that_another_tab_deletes_can_be_continued(page):
     expect(page.locator(".said")).to_have_text(["first", "second"])
 
 
-def test_text_typed_in_two_tabs_stays(page, url):
+def test_text_typed_in_two_tabs_stays(page):
     other = page.context.new_page()
-    other.goto(url)
+    other.goto(page.url)
     page.locator("#prompt").fill("in the first")
     other.locator("#prompt").fill("in the second")
     page.reload()
@@ -493,7 +530,7 @@ def test_the_page_asks_for_the_api_key(browser, app, triton):
         expect(page.get_by_label("API key")).to_be_focused()
         page.keyboard.type("no")
         page.keyboard.press("Enter")
-        expect(page.locator("#server")).to_contain_text("the API key is missing or wrong")
+        expect(page.locator("#key-wrong")).to_be_visible()
         expect(page.get_by_label("API key")).to_be_focused()
         page.get_by_label("API key").fill("yes")
         page.keyboard.press("Enter")
@@ -501,6 +538,19 @@ def test_the_page_asks_for_the_api_key(browser, app, triton):
         send(page)
         page.reload()
         expect(page.locator("#server")).to_have_text("org/tiny")
+        port = bound.getsockname()[1]
+    triton.start_again()
+    keys = ("other",)
+    with listen("127.0.0.1", port) as bound, serving(app(model="org/tiny", api_keys=keys), bound):
+        send(page, "typed", done=False)
+        expect(page.get_by_label("API key")).to_be_focused()
+        page.keyboard.press("Control+A")
+        page.keyboard.type("other")
+        page.keyboard.press("Enter")
+        expect(page.locator("#key-wrong")).to_be_hidden()
+        page.get_by_role("button", name="Regenerate").last.click()
+        finished(page)
+        expect(page.locator(".said").last).to_have_text("typed")
     context.close()
 
 
@@ -540,6 +590,23 @@ def test_an_answer_continues_while_another_chat_is_open(page, triton):
     expect(page.locator(".text")).to_have_text("def main")
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_text("Stopped. The text above")).to_be_visible()
+
+
+def test_chats_are_answered_at_the_same_time(page, triton):
+    triton.script = lambda _: [FIRST, FOREVER]
+    send(page, "slow", done=False)
+    expect(page.locator(".text")).to_have_text("def main")
+    page.get_by_role("button", name="New chat").click()
+    expect(page.get_by_text("answering…")).to_be_visible()
+    triton.script = lambda _: [FIRST, SECOND, LAST]
+    send(page, "quick")
+    page.keyboard.press("Escape")  # stops only the shown chat
+    assert triton.left == 0
+    page.locator("#chat-list a").last.click()
+    expect(page.locator(".said")).to_have_text("slow")
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("Stopped. The text above")).to_be_visible()
+    expect(page.get_by_text("answering…")).to_have_count(0)
 
 
 def test_regenerated_and_edited_turns_are_versions_that_stay(page, triton):
@@ -614,6 +681,20 @@ def test_the_page_shows_the_model_and_the_used_context(page):
     assert page.get_by_text("bls_stream").count() == 0
 
 
+def test_an_answer_that_fills_the_context_says_what_to_do(page):
+    send(page)
+    expect(page.get_by_text("the model's context is full. Start a new chat")).to_be_visible()
+    choose(page, max_tokens="6")
+    send(page)
+    expect(page.locator(".end").last).to_have_text("Ended at the maximum number of tokens.")
+
+
+def test_the_choice_to_compare_survives_a_reload(page):
+    page.get_by_label("Compare with and without drafts").check()
+    page.reload()
+    expect(page.get_by_label("Compare with and without drafts")).to_be_checked()
+
+
 def test_the_page_reports_an_invalid_schema_and_warnings(page, triton):
     warned = statistics(2, 1) | {"guide": {"warnings": ["items may repeat"]}}
     triton.script = lambda _: [FIRST, SECOND, LAST._replace(statistics=warned)]
@@ -677,6 +758,31 @@ def test_answers_are_shown_as_markdown_with_colored_tokens(page, triton):
     )
     assert wrong == []
     assert text.locator(".token").count() > 20
+
+
+def test_reasoning_is_shown_while_it_is_written_and_then_folded(page_of, triton):
+    page = page_of(chat_template=TEMPLATES / "thinking.jinja")
+    thought = saying("<think>\nWell *now*")[0]._replace(finish_reason=None, statistics=None)
+    triton.script = lambda _: [thought, FOREVER]
+    send(page, "first", done=False)
+    reasoning = page.locator("details")
+    expect(reasoning.get_by_text("Well *now*")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("Stopped before the answer.")).to_be_visible()
+    triton.script = lambda _: [thought, *saying(" then\n</think>\n\nSo **yes**.")]
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator(".text strong")).to_have_text("yes")
+    expect(reasoning.get_by_text("Well *now*")).to_be_hidden()
+    page.get_by_text("Reasoning", exact=True).click()
+    expect(reasoning).to_have_text("ReasoningWell *now* then")
+    finished(page)
+    expect(reasoning.get_by_text("Well *now*")).to_be_visible()
+    page.get_by_role("button", name="Copy answer").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "So **yes**."
+    send(page, "second")
+    assert "So **yes**." in asked(triton)
+    assert "Well" not in asked(triton)
 
 
 HOSTILE = [

@@ -69,13 +69,36 @@ def test_an_invalid_size_limit_is_rejected(max_tokens):
         LookupPools(max_tokens)
 
 
+def test_pools_are_listed_by_size_without_their_names():
+    pools = pools_of(ANSWER, ANSWER, name="ours")
+    pools.add("theirs", range(100))
+    (largest, other) = pools.sizes()
+    assert (largest.outputs, largest.tokens) == (1, 100)
+    assert (other.outputs, other.tokens) == (2, 2 * len(ANSWER))
+    assert len({largest.id, other.id, "ours", "theirs"}) == 4
+
+
+def test_an_emptied_pool_finds_nothing_and_frees_its_space():
+    pools = pools_of(ANSWER, name="ours")
+    pools.add("theirs", ANSWER)
+    (ours, _) = pools.sizes()
+    assert pools.clear(ours.id) == [ours]
+    assert pools.clear(ours.id) == pools.clear("ours") == []
+    assert [bool(pools.lookup(name, ANSWER[:3], 9)) for name in ("ours", "theirs")] == [False, True]
+    assert len(pools.clear()) == 1
+    assert (pools.sizes(), pools.num_tokens) == ([], 0)
+    pools.add("ours", ANSWER)
+    assert pools.lookup("ours", ANSWER[:3], 9) == (ANSWER[3:], 3)
+
+
 # With few different tokens, most n-grams occur in several pools.
 NAMES = ("a", "b", "c")
 answers = st.one_of(
     st.lists(st.integers(0, 2), max_size=100), st.lists(st.integers(0, 1), min_size=10, max_size=70)
 )
 operations = st.lists(
-    st.tuples(st.sampled_from(("join", "lookup")), st.sampled_from(NAMES), answers), max_size=40
+    st.tuples(st.sampled_from(("join", "lookup", "clear")), st.sampled_from(NAMES), answers),
+    max_size=40,
 )
 bounds = st.sampled_from([1, 63, 64, 100, 128, 200, 1000])
 
@@ -148,6 +171,9 @@ def test_pools_equal_a_simple_model_after_any_operations(max_tokens, crowded, op
             if what == "join":
                 pools.add(name, tokens)
                 model.add(name, tokens)
+            elif what == "clear" and len(tokens) < 10:  # rarely
+                pools.clear(module._id(pools._key(name)))
+                model.line = [answer for answer in model.line if answer[0] != name]
             else:
                 found = pools.lookup(name, tokens, limit)
                 assert found == model.best(name, tokens, limit)
@@ -167,6 +193,9 @@ def test_a_copy_always_comes_from_its_own_pool(max_tokens, crowded, operations, 
         if what == "join":
             pools.add(name, tokens)
             joined[name].append(tokens)
+        elif what == "clear":
+            pools.clear(module._id(pools._key(name)))
+            joined[name].clear()
         elif match := pools.lookup(name, tokens, limit):
             size = match.ngram_size
             assert MIN_MATCH <= size <= min(len(tokens), MAX_MATCH)

@@ -111,9 +111,9 @@ def emulated(tmp_path_factory) -> Iterator[TritonServer]:
 
 
 @contextmanager
-def gateway_to(server: TritonServer, tokenizer: Path) -> Iterator[str]:
+def gateway_to(server: TritonServer, tokenizer: Path, **settings: Any) -> Iterator[str]:
     """Run a gateway to a server, and yield the URL of the gateway."""
-    app = create_app(GatewaySettings(server.grpc_url, tokenizer))
+    app = create_app(GatewaySettings(server.grpc_url, tokenizer, **settings))
     with listen("127.0.0.1", 0) as bound, gateway_server.serving(app, bound):
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 

@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx2
 import pytest
 from entries import OUTPUTS, ask, ask_one, said
 from live_triton import eventually
@@ -10,7 +11,7 @@ from metrics import Change, scrape, settle, total
 
 from tandem.contract import entry
 
-from .conftest import DOCUMENT, LINE, MAX_POOL_TOKENS
+from .conftest import DOCUMENT, LINE, MAX_POOL_TOKENS, gateway_to
 
 PROMPTS = [f"def number_{n}(" for n in range(8)]
 LENGTH = 120
@@ -68,6 +69,25 @@ def test_concurrent_requests_that_share_pools_get_correct_output(emulated, basel
         assert list(asked) == [baseline[n % 8].ids for n in range(32)]
     settle(emulated)
     assert total(emulated, POOL_TOKENS) <= MAX_POOL_TOKENS
+
+
+def test_an_operator_lists_and_empties_pools(emulated):
+    headers = {"authorization": "Bearer operator"}
+    with (
+        gateway_to(emulated, emulated.tokenizer, operator_keys=("operator",)) as url,
+        httpx2.Client(base_url=f"{url}/lookup_pools", headers=headers) as operator,
+    ):
+        by_pool(emulated, "kept")
+        assert eventually(lambda: by_pool(emulated, "kept")[2] > 0)  # it has joined
+        before = operator.get("").json()["data"]
+        by_pool(emulated, "emptied")
+        assert eventually(lambda: len(operator.get("").json()["data"]) > len(before))
+        (added,) = [pool for pool in operator.get("").json()["data"] if pool not in before]
+        assert (added["outputs"], added["tokens"]) == (1, LENGTH)
+        assert operator.delete(f"/{added['id']}").json()["data"] == [added]
+        assert operator.delete(f"/{added['id']}").status_code == 404
+        assert by_pool(emulated, "emptied")[2] == 0
+        assert by_pool(emulated, "kept")[2] > 0
 
 
 @pytest.mark.parametrize("drafter", ["repeat", "faulty"])

@@ -85,6 +85,8 @@ class ScriptedTriton:
         self.asked: list[Inputs] = []
         self.extras: list[Tensor] = []
         self.named: list[str] = []
+        self.commands: list[str] = []  # for lookup pools
+        self.pools: list[dict[str, Any]] = []
         self.sent = 0
         self.running = 0
         self.left = 0
@@ -95,6 +97,10 @@ class ScriptedTriton:
 
     async def models(self) -> ServedModels:
         return self.models_served
+
+    async def manage_pools(self, command: str) -> list[dict[str, Any]]:
+        self.commands.append(command)
+        return self.pools
 
     @property
     def stopped(self) -> bool:

@@ -31,7 +31,7 @@ from tandem.tools.cli import main
             "argument --max-body-mb: must be a whole number of at least 1; got '0'",
         ),
         (["--tokenizer", TOKENIZER, "--api-key-file", "absent"], 1, "can't read absent: No such"),
-        (["--tokenizer", TOKENIZER, "--api-key-file", "/dev/null"], 1, "has no API keys"),
+        (["--tokenizer", TOKENIZER, "--api-key-file", "/dev/null"], 1, "has no keys"),
     ],
 )
 def test_gateway_errors_are_one_line(capsys, options, status, message):

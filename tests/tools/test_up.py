@@ -134,6 +134,9 @@ def test_up_passes_options_to_the_gateway(started_gateway, monkeypatch, tmp_path
     keys = tmp_path / "keys"
     keys.write_text("\ufeff# team a\none\n\n two\none\n#three\n")
     assert settings("--api-key-file", str(keys)) == (("one", "two"), False)
+    monkeypatch.setenv("TANDEM_OPERATOR_KEY", "operator")
+    assert started_gateway().operator_keys == ("operator",)
+    assert started_gateway("--operator-key-file", str(keys)).operator_keys == ("one", "two")
 
 
 def test_the_greetings_example_sends_a_key_that_the_gateway_accepts(
@@ -300,7 +303,14 @@ def test_missing_packages_for_traces_are_an_error_before_models_are_loaded(
 
 @pytest.mark.parametrize(
     "option",
-    ["--open", "--open-objects", "--api-key-file=a", "--allow-host=a", "--allow-origin=http://a"],
+    [
+        "--open",
+        "--open-objects",
+        "--api-key-file=a",
+        "--operator-key-file=a",
+        "--allow-host=a",
+        "--allow-origin=http://a",
+    ],
 )
 def test_options_of_the_gateway_are_rejected_without_it(capsys, monkeypatch, option):
     monkeypatch.setenv("TANDEM_API_KEY", "variable")

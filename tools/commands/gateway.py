@@ -19,11 +19,11 @@ from tandem.tools.commands.gateway_options import (
     add_access,
     add_address,
     allowed_hosts,
-    api_keys,
     application,
     browser_url,
     check_tracing,
     listening,
+    read_keys,
 )
 from tandem.tools.commands.options import add_url, at_least, nonempty_path, port
 
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
             url=options.url,
             tokenizer=options.tokenizer,
             chat_template=options.chat_template,
-            api_keys=api_keys(options),
+            **read_keys(options)._asdict(),
             max_body_bytes=options.max_body_mb * MEGABYTE,
             allowed_origins=tuple(options.allow_origin),
             allowed_hosts=allowed_hosts(options, bound),

@@ -10,7 +10,7 @@ import re
 import shlex
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tandem.gateway.settings import GatewaySettings
 from tandem.preprocessing.errors import TokenizerError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 PORT = 8080
-KEY_VARIABLE = "TANDEM_API_KEY"
+KEY_VARIABLE, OPERATOR_VARIABLE = "TANDEM_API_KEY", "TANDEM_OPERATOR_KEY"
 HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 TRACES_ENDPOINT = re.compile(r"https?://[^/\s]+/\S*")
 ORIGIN = re.compile(r"[\w.+-]+://([\w.-]+|\[[\d:a-fA-F]+\])(:\d+)?", re.ASCII)
@@ -94,6 +94,13 @@ def add_access(parser: Options) -> None:
         f"line; lines that begin with # are comments (default: ${KEY_VARIABLE}, one key).",
     )
     parser.add_argument(
+        "--operator-key-file",
+        type=nonempty_path,
+        metavar="FILE",
+        help="Let the keys in this file list and empty lookup pools at the gateway, one per line "
+        f"(default: ${OPERATOR_VARIABLE}, one key).",
+    )
+    parser.add_argument(
         "--allow-host",
         type=host_name,
         action="append",
@@ -125,11 +132,23 @@ def add_access(parser: Options) -> None:
     )
 
 
-def api_keys(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the keys, one of which clients must send; (): no authentication."""
-    path: Path | None = options.api_key_file
+class Keys(NamedTuple):
+    """The keys that clients must send, and those for lookup pools; (): none."""
+
+    api_keys: tuple[str, ...]
+    operator_keys: tuple[str, ...]
+
+
+def read_keys(options: argparse.Namespace) -> Keys:
+    return Keys(
+        _keys(options.api_key_file, KEY_VARIABLE),
+        _keys(options.operator_key_file, OPERATOR_VARIABLE),
+    )
+
+
+def _keys(path: Path | None, variable: str) -> tuple[str, ...]:
     if path is None:
-        return tuple(filter(None, [os.environ.get(KEY_VARIABLE)]))
+        return tuple(filter(None, [os.environ.get(variable)]))
     try:
         content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except OSError as error:
@@ -137,7 +156,7 @@ def api_keys(options: argparse.Namespace) -> tuple[str, ...]:
     lines = map(str.strip, os.fsdecode(content).splitlines())
     keys = tuple(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
     if not keys:
-        raise TandemError(f"{path} has no API keys; write one per line")
+        raise TandemError(f"{path} has no keys; write one per line")
     return keys
 
 

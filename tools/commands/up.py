@@ -25,16 +25,17 @@ from tandem.bls.settings import AUTO
 from tandem.gateway.settings import GatewaySettings
 from tandem.tools.client.client import MODEL
 from tandem.tools.commands.gateway_options import (
+    Keys,
     add_access,
     add_address,
     add_base_port,
     allowed_hosts,
-    api_keys,
     application,
     browser_url,
     check_tracing,
     key_for_shell,
     listening,
+    read_keys,
     usual_ports,
 )
 from tandem.tools.commands.options import DEMO, add_deployment, chosen_deployment, port
@@ -71,12 +72,13 @@ def run(options: argparse.Namespace) -> int:
         "--allow-host": options.allow_host,
         "--allow-origin": options.allow_origin,
         "--api-key-file": options.api_key_file,
+        "--operator-key-file": options.operator_key_file,
     }
     for name, is_set in needs_gateway.items():
         if is_set and options.no_gateway:
             raise UsageError(f"set {name} or --no-gateway, not both")
     ports, gateway = _ports(options)
-    keys = api_keys(options)  # an unreadable file is an error before any model is loaded
+    keys = read_keys(options)  # an unreadable file is an error before any model is loaded
     deployment = chosen_deployment(options)
     ready = False
     with ExitStack() as stack:
@@ -99,10 +101,10 @@ def _serve(
     server: TritonServer,
     deployment: Deployment,
     bound: socket.socket | None,
-    keys: tuple[str, ...],
+    keys: Keys,
     options: argparse.Namespace,
 ) -> None:
-    """Serve until Ctrl-C. bound: the gateway's socket; None: no gateway. keys: its API keys."""
+    """Serve until Ctrl-C. bound: the gateway's socket; None: no gateway."""
     with ExitStack() as stack:
         url = None
         if bound:
@@ -111,7 +113,7 @@ def _serve(
             settings = GatewaySettings(
                 server.grpc_url,
                 deployment.tokenizer.folder,
-                api_keys=keys,
+                **keys._asdict(),
                 allowed_origins=tuple(options.allow_origin),
                 allowed_hosts=allowed_hosts(options, bound),
                 open_objects=options.open_objects,

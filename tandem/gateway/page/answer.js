@@ -49,6 +49,14 @@ export function written(answer) {
   return { source: placed + (answer.reasons ? "" : answer.text.slice(placed.length)), placed: placed.length };
 }
 
+// The positions of the reasoning in that text, without its tags, and the start of the answer proper.
+export function reasoning(answer, source) {
+  if (!answer.reasons) return { from: 0, to: 0, end: 0 };
+  const [{ length: from }] = /^\s*(?:<think>)?\s*/.exec(source);
+  const to = source.indexOf("</think>");
+  return to < 0 ? { from, to: source.length, end: source.length } : { from, to, end: to + "</think>".length };
+}
+
 const number = (many, noun) => `${many} ${noun}${many === 1 ? "" : noun === "guess" ? "es" : "s"}`;
 
 // What happened in a round, in words.

@@ -20,6 +20,7 @@ async function throwError(response) {
   try {
     error = JSON.parse(text).error;
   } catch { /* a proxy's error, not the gateway's */ }
+  if (response.status === 401) error.message = "The API key is missing or wrong. Enter it in the settings.";
   throw new ApiError(error.message, response.status, error.code);
 }
 

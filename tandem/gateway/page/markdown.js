@@ -38,10 +38,10 @@ const marked = new Marked({
   },
 });
 
-// Returns the top-level blocks of a Markdown text: {raw, start, token}.
-export function blocks(source) {
-  let end = 0;
-  return marked.lexer(source).map((token) => {
+// Returns the top-level blocks of the Markdown text after a position: {raw, start, token}.
+export function blocks(source, from) {
+  let end = from;
+  return marked.lexer(source.slice(from)).map((token) => {
     const start = Math.max(source.indexOf(token.raw, end), end);
     end = start + token.raw.length;
     return { raw: token.raw, start, token };

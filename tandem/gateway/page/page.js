@@ -18,7 +18,7 @@ const PAYS = 1.05; // the speedup from which drafts pay
 
 let chat; // the shown one
 let shown = new Map(); // answers of the shown chat -> panels
-let running = null; // {chat, turn, abort}
+const running = new Map(); // id of a chat -> {chat, turn, abort}, while it is answered
 const editing = new Set(); // ids of turns with an open editor
 let leaving = false; // the browser is closing the page, and with it the connection
 let models = [];
@@ -115,7 +115,10 @@ function showList() {
   const items = storage.allChats().map((one) => {
     const link = element("a", { href: `#${one.id}`, textContent: one.title });
     const item = element("li", {}, link);
-    if (one.id !== chat.id) return item;
+    if (one.id !== chat.id) {
+      if (running.has(one.id)) item.append(element("span", { className: "quiet", textContent: "answering…" }));
+      return item;
+    }
     link.setAttribute("aria-current", "page");
     const action = (name, act) => {
       const button = element("button", { type: "button", className: "small", textContent: name });
@@ -145,7 +148,7 @@ function exportChat() {
 function remove() {
   if (!confirm(`Delete the chat “${chat.title}”?`)) return;
   chat.deleted = true;
-  if (running?.chat === chat) running.abort.abort();
+  running.get(chat.id)?.abort.abort();
   storage.deleteChat(chat.id);
   showUnsaved();
   open("");
@@ -153,12 +156,12 @@ function remove() {
 
 // Show a chat; "": a new one.
 function open(id) {
-  const found = running?.chat.id === id ? running.chat : id && storage.readChat(id);
+  const found = running.get(id)?.chat ?? (id && storage.readChat(id));
   const inherited = storage.read("tandem-settings", defaults);
   chat = found || storage.newChat({ ...defaults, ...inherited, ...storage.readInTab(OF_NEW_CHAT) });
   for (const turn of chat.turns) {
     for (const answer of [turn.answer, turn.baseline]) {
-      if (answer?.finish === null && !answer.error && running?.turn !== turn) answer.finish = "interrupted";
+      if (answer?.finish === null && !answer.error && running.get(chat.id)?.turn !== turn) answer.finish = "interrupted";
     }
   }
   history.replaceState(null, "", found ? `#${chat.id}` : location.pathname);
@@ -185,7 +188,7 @@ function followChat(id) {
 // Another tab answers in the shown chat.
 function followTurn(turn) {
   const known = storage.find(chat, turn.id);
-  if (known && known !== running?.turn) {
+  if (known && known !== running.get(chat.id)?.turn) {
     for (const [old, now] of [[known.answer, turn.answer], [known.baseline, turn.baseline]]) {
       if (old && now) Object.assign(old, now);
       shown.get(old)?.draw();
@@ -194,7 +197,7 @@ function followTurn(turn) {
     if (made) showVerdict(made, known);
   } else if (!known) {
     chat.turns.push(turn);
-    if (chat.leaf === turn.parent && !running) {
+    if (chat.leaf === turn.parent && !running.has(chat.id)) {
       chat.leaf = turn.id;
       showTurn(turn);
     } else showTurns();
@@ -289,10 +292,10 @@ function startEdit(turn, said, actions) {
     actions.firstElementChild.focus();
   };
   const submit = () => {
-    if (running) say("An answer is running. Stop it to send the edited prompt.");
+    if (running.has(chat.id)) say("An answer is running. Stop it to send the edited prompt.");
     else if (box.value.trim()) {
       const asking = ask({ ...turn, prompt: box.value }, Boolean(turn.baseline));
-      if (!running) return;
+      if (!running.has(chat.id)) return;
       editing.delete(turn.id);
       storage.keepUnsent(turn.id, "");
       return asking;
@@ -367,22 +370,23 @@ async function countContext() {
 // ---- Requests
 
 function showRunning() {
-  const here = running?.chat === chat;
-  at("send").hidden = Boolean(running);
-  at("stop").hidden = !running;
-  if (running) say(here ? "Answering…" : "Another chat is being answered.");
+  const here = running.has(chat.id);
+  at("send").hidden = here;
+  at("stop").hidden = !here;
+  if (here) say("Answering…");
 }
 
-async function answer(into, body) {
+async function answer(into, body, { signal }) {
   const path = body.messages ? "/v1/chat/completions" : "/v1/completions";
   const began = performance.now();
   shown.get(into)?.draw();
   try {
-    for await (const chunk of stream(path, body, key(), running.abort.signal)) {
+    for await (const chunk of stream(path, body, key(), signal)) {
       add(into, chunk, (performance.now() - began) / 1000);
       shown.get(into)?.update();
     }
     into.finish ??= "stop";
+    if (into.finish === "length" && body.max_tokens === undefined) into.finish = "full";
   } catch (error) {
     if (leaving) into.finish = "interrupted";
     else if (error.name === "AbortError") into.finish = "stopped";
@@ -396,7 +400,7 @@ async function answer(into, body) {
 
 // Add a turn to the shown chat and answer it.
 async function ask({ parent, prompt, completes, plain }, compares) {
-  if (running) {
+  if (running.has(chat.id)) {
     say("An answer is running. Esc stops it.");
     return false;
   }
@@ -409,7 +413,8 @@ async function ask({ parent, prompt, completes, plain }, compares) {
     return false;
   }
   const turn = { id: storage.newId(), parent, prompt, completes: completes ?? (models.length ? isCompletion() : undefined), plain: plain ?? Boolean(own.settings.schema.trim()), answer: newAnswer(), baseline: compares ? newAnswer() : null };
-  running = { chat: own, turn, abort: new AbortController() };
+  const abort = new AbortController();
+  running.set(own.id, { chat: own, turn, abort });
   showRunning();
   if (!own.turns.length) storage.writeInTab(OF_NEW_CHAT, null);
   own.turns.push(turn);
@@ -434,25 +439,29 @@ async function ask({ parent, prompt, completes, plain }, compares) {
   try {
     const body = bodyOf(own, turn);
     if (compares) body.seed ??= Math.floor(Math.random() * 2 ** 31);
-    await answer(turn.answer, body);
+    await answer(turn.answer, body, abort);
     // Sequential, because concurrent requests would slow each other down.
-    if (compares) await answer(turn.baseline, { ...body, drafter: "none", num_draft_tokens: undefined });
+    if (compares) await answer(turn.baseline, { ...body, drafter: "none", num_draft_tokens: undefined }, abort);
     words = `Complete: ${turn.answer.tokens.length} tokens.`;
     if (own.turns.some((other) => other !== turn && other.parent === parent && other.prompt === prompt) && Number(own.settings.temperature) === 0) {
       words += " At temperature 0, the answer is the same each time; Settings can raise it.";
     }
-    at("announcer").textContent = turn.answer.text.slice(0, 1000);
+    if (chat === own) at("announcer").textContent = turn.answer.text.slice(0, 1000);
   } catch (error) {
     words = turn.answer.error ?? turn.baseline?.error ?? "Stopped.";
     if (turn.baseline?.finish === null && !turn.baseline.error) turn.baseline = null; // it hasn't begun
-    if (error.name !== "AbortError" && !(error.status < 500)) connected = connect();
+    if (error.status === 401) askForKey();
+    else if (error.name !== "AbortError" && !(error.status < 500)) connected = connect();
   } finally {
-    running = null;
+    running.delete(own.id);
     clearInterval(saving);
     save();
-    if (chat === own) showEnd(turn);
-    showRunning();
-    say(words, Boolean(turn.answer.error ?? turn.baseline?.error));
+    showList();
+    if (chat === own) {
+      showEnd(turn);
+      showRunning();
+      say(words, Boolean(turn.answer.error ?? turn.baseline?.error));
+    }
   }
   return true;
 }
@@ -468,18 +477,18 @@ function showEnd(turn) {
   countContext();
 }
 
+// The name under which the text that isn't sent is kept.
+const unsentPlace = () => (chat.turns.length ? chat.id : "new");
+
 async function send() {
   const text = promptBox.value;
   if (!text.trim()) return;
-  if (running) {
-    say("An answer is running. Esc stops it.");
-    return;
-  }
-  const own = chat;
+  const place = unsentPlace();
+  const [own, known] = [chat, chat.turns.length];
   const asking = ask({ parent: chat.leaf, prompt: text }, at("compare").checked);
-  if (running) {
+  if (own.turns.length > known) {
     promptBox.value = "";
-    storage.keepUnsent(own.turns.length ? own.id : "new", "");
+    storage.keepUnsent(place, "");
   }
   await asking;
 }
@@ -496,6 +505,12 @@ function showExamples() {
   }));
 }
 
+function askForKey() {
+  at("key-wrong").hidden = false;
+  if (!at("settings").open) at("settings").showModal();
+  at("key").focus();
+}
+
 async function connect() {
   clearTimeout(retry);
   try {
@@ -509,6 +524,7 @@ async function connect() {
     const [usual] = at("drafter").options;
     at("drafter").replaceChildren(usual, ...first.drafters.map((name) => new Option(name)));
     at("max-tokens").max = first.max_model_len;
+    at("key-wrong").hidden = true;
     at("server").textContent = first.root;
     at("server").classList.remove("wrong");
     document.title = `${first.root} · Tandem`;
@@ -524,10 +540,7 @@ async function connect() {
     at("server").textContent = away ? "The server doesn't respond. Trying again…" : error.message;
     at("server").classList.add("wrong");
     if (away) retry = setTimeout(() => { connected = connect(); }, RETRY_AFTER);
-    else if (error.status === 401) {
-      at("settings").showModal();
-      at("key").focus();
-    }
+    else if (error.status === 401) askForKey();
   }
 }
 
@@ -544,13 +557,13 @@ promptBox.addEventListener("keydown", (event) => {
   if (isSend(event)) { event.preventDefault(); send(); }
 });
 promptBox.addEventListener("input", () => {
-  storage.keepUnsent(chat.turns.length ? chat.id : "new", promptBox.value);
+  storage.keepUnsent(unsentPlace(), promptBox.value);
   showUnsaved();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !event.isComposing && !at("settings").open) running?.abort.abort();
+  if (event.key === "Escape" && !event.isComposing && !at("settings").open) running.get(chat.id)?.abort.abort();
 });
-at("stop").addEventListener("click", () => { running?.abort.abort(); promptBox.focus(); });
+at("stop").addEventListener("click", () => { running.get(chat.id)?.abort.abort(); promptBox.focus(); });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); promptBox.focus(); });
 at("new").addEventListener("click", () => open(""));
 at("show-chats").addEventListener("click", () => {
@@ -572,7 +585,7 @@ addEventListener("storage", ({ key: name }) => {
 });
 addEventListener("pagehide", () => {
   leaving = true;
-  if (running && !running.chat.deleted) keep(running.chat, running.turn);
+  for (const { chat: own, turn } of running.values()) if (!own.deleted) keep(own, turn);
 });
 addEventListener("beforeunload", (event) => {
   if (storage.isLosing()) event.preventDefault();
@@ -588,6 +601,7 @@ at("settings-form").addEventListener("input", () => {
   showExtras();
 });
 at("settings").addEventListener("close", () => promptBox.focus());
+at("compare").addEventListener("change", () => storage.write("tandem-compare", at("compare").checked));
 at("colors").addEventListener("change", () => {
   storage.write("tandem-colors", at("colors").checked);
   document.body.classList.toggle("uncolored", !at("colors").checked);
@@ -609,6 +623,7 @@ at("key").addEventListener("change", () => {
 
 const defaults = settings();
 at("key").value = storage.readInTab("tandem-key", "");
+at("compare").checked = storage.read("tandem-compare", false);
 at("colors").checked = storage.read("tandem-colors", true);
 document.body.classList.toggle("uncolored", !at("colors").checked);
 open(location.hash.slice(1));

@@ -1,14 +1,20 @@
 // Shows one answer: its text, colored by the origin of each token, and its statistics.
 
-import { count, explain, speed, written } from "./answer.js";
+import { count, explain, reasoning, speed, written } from "./answer.js";
 import { blocks, rendered } from "./markdown.js";
 
 const ENDS = {
   stopped: "Stopped. The text above is part of the chat.",
-  length: "Ended at the maximum number of tokens.",
   interrupted: "Interrupted when the page closed. The text above is part of the chat.",
+  length: "Ended at the maximum number of tokens.",
+  full: "Ended because the model's context is full. Start a new chat, or edit an earlier prompt.",
 };
-const LOST = { stopped: "Stopped before the first token.", interrupted: "Interrupted before the first token." };
+// The same without text that a later request sends
+const LOST = {
+  ...ENDS,
+  stopped: "Stopped before the answer. The model doesn't see this turn.",
+  interrupted: "Interrupted before the answer. The model doesn't see this turn.",
+};
 
 export function element(name, given = {}, ...children) {
   const made = document.createElement(name);
@@ -42,6 +48,7 @@ export function copyButton(label, text) {
 }
 
 export class Panel {
+  #opened = null; // whether the user wants to see the reasoning
   #shown = null; // the marked round; 0: tokens that a guide forced before the first round
   #blocks = [];
   #placed = 0;
@@ -101,14 +108,20 @@ export class Panel {
       return last < ends.length ? last : null;
     };
     const span = (token, text) => this.#span(token, text);
-    const found = this.plain ? [{ raw: source, start: 0 }] : blocks(source);
+    const thoughts = reasoning(this.answer, source);
+    const found = this.plain ? [{ raw: source.slice(thoughts.end), start: thoughts.end }] : blocks(source, thoughts.end);
+    if (thoughts.end) {
+      const open = this.#opened ?? !source.slice(thoughts.end).trim();
+      found.unshift({ raw: source.slice(0, thoughts.end), start: 0, open });
+    }
     let same = 0;
     while (same < found.length && found[same].raw === this.#blocks[same]?.raw
-      && found[same].start + found[same].raw.length <= this.#placed) same += 1;
+      && found[same].open === this.#blocks[same].open && found[same].start + found[same].raw.length <= this.#placed) same += 1;
     while (this.text.children.length > same) this.text.lastChild.remove();
     for (const block of found.slice(same)) {
-      const made = element("div", { className: "block" });
-      made.append(...(this.plain ? this.#plain(source, placed) : [rendered(block, span, tokenAt)]));
+      const made = block.open === undefined ? element("div", { className: "block" }) : this.#details(block.open);
+      if (block.open !== undefined) made.append(...this.#plain(source, placed, thoughts.from, thoughts.to));
+      else made.append(...(this.plain ? this.#plain(source, placed, block.start) : [rendered(block, span, tokenAt)]));
       for (const code of made.querySelectorAll("pre")) this.#frame(code);
       this.text.append(made);
     }
@@ -116,9 +129,23 @@ export class Panel {
     this.#placed = placed;
   }
 
-  #plain(source, placed) {
-    const spans = this.answer.tokens.map(([text], token) => (text ? this.#span(token, text) : ""));
-    return [...spans, source.slice(placed)];
+  // The text between two positions, as it is.
+  #plain(source, placed, from, to = source.length) {
+    let end = 0;
+    const spans = this.answer.tokens.map(([text], token) => {
+      const begin = end;
+      end += text.length;
+      const part = source.slice(Math.max(begin, from), Math.min(end, to));
+      return part ? this.#span(token, part) : "";
+    });
+    return [...spans, source.slice(Math.max(placed, from), to)];
+  }
+
+  #details(open) {
+    const summary = element("summary", { textContent: "Reasoning" });
+    const details = element("details", { className: "block", open }, summary);
+    summary.addEventListener("click", () => { this.#opened = !details.open; });
+    return details;
   }
 
   #span(token, text) {

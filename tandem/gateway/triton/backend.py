@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -206,14 +207,10 @@ class Triton:
 
     async def ready(self) -> bool:
         """Whether the server runs the loop and accepts streams."""
-
-        async def requests(model: str) -> AsyncIterator[dict[str, Any]]:
-            yield _stop_request(model)
-
         try:
             model = (await self.models()).stream_model
             async for _, error in self._connection.stream_infer(
-                requests(model), stream_timeout=SECONDS_TO_ANSWER
+                _only(_stop_request(model)), stream_timeout=SECONDS_TO_ANSWER
             ):
                 if error is not None:
                     raise error
@@ -248,20 +245,31 @@ class Triton:
         stream = InferStream(self._connection, request, stop)
         self._open.add(stream)
         try:
-            while (response := await stream.responses.get()) is not None:
-                if isinstance(response, Exception):
-                    raise response
-                yield await offload(response.ByteSize(), partial(_chunk, response))
-        except InferenceServerException as error:
-            raise await self._rejection(model, error.message()) from error
-        except grpc.RpcError as error:
-            code, details = error.code(), error.details() or ""
-            if code is grpc.StatusCode.UNAVAILABLE:
-                raise self._no_server(details) from error
-            status = GRPC_CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
-            raise ApiError(status, _line(details)) from error
+            async with self._converted_errors(model):
+                while (response := await stream.responses.get()) is not None:
+                    if isinstance(response, Exception):
+                        raise response
+                    yield await offload(response.ByteSize(), partial(_chunk, response))
         finally:
             stream.leave().add_done_callback(lambda _: self._open.discard(stream))
+
+    async def manage_pools(self, command: str) -> list[dict[str, Any]]:
+        """Send a command for lookup pools. Return the pools that it lists or empties."""
+        model = (await self.models()).stream_model
+        request = {
+            **_stop_request(model),  # the request's id
+            "inputs": [_tensor(tensors.MANAGE_POOLS, command)],
+            "outputs": [InferRequestedOutput(tensors.TEXT_OUTPUT)],
+        }
+        found: list[dict[str, Any]] = []
+        async with self._converted_errors(model):
+            async for result, error in self._connection.stream_infer(
+                _only(request), stream_timeout=SECONDS_TO_ANSWER
+            ):
+                if error is not None:
+                    raise error
+                found = json.loads(result.as_numpy(tensors.TEXT_OUTPUT).item())
+        return found
 
     def stop(self) -> None:
         """End all requests, including later ones, with an error, because the gateway stops."""
@@ -293,6 +301,20 @@ class Triton:
             self._models = None
             raise
 
+    @asynccontextmanager
+    async def _converted_errors(self, model: str) -> AsyncIterator[None]:
+        """Convert errors of a request for this model to ApiErrors."""
+        try:
+            yield
+        except InferenceServerException as error:
+            raise await self._rejection(model, error.message()) from error
+        except grpc.RpcError as error:
+            code, details = error.code(), error.details() or ""
+            if code is grpc.StatusCode.UNAVAILABLE:
+                raise self._no_server(details) from error
+            status = GRPC_CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
+            raise ApiError(status, _line(details)) from error
+
     async def _rejection(self, model: str, line: str) -> ApiError:
         """Convert an entry's error line to the client's error, using the line's class or code.
 
@@ -322,6 +344,11 @@ class Triton:
             f"no Triton responds at {self._url}; start it, or set the gateway's --url",
             code="no_server",
         )
+
+
+async def _only(request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """Yield the requests of a stream that has one."""
+    yield request
 
 
 def _stop_request(model: str) -> dict[str, Any]:
