@@ -17,6 +17,7 @@ PROMPTS = [f"def number_{n}(" for n in range(8)]
 LENGTH = 120
 LOOKUP = {"drafter": "prompt_lookup", "max_tokens": LENGTH}
 POOL_TOKENS = "tandem_lookup_pool_tokens"
+POOLS = "/lookup_pools"
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +76,17 @@ def test_an_operator_lists_and_empties_pools(emulated):
     headers = {"authorization": "Bearer operator"}
     with (
         gateway_to(emulated, emulated.tokenizer, operator_keys=("operator",)) as url,
-        httpx2.Client(base_url=f"{url}/lookup_pools", headers=headers) as operator,
+        httpx2.Client(base_url=url, headers=headers) as operator,
     ):
         by_pool(emulated, "kept")
         assert eventually(lambda: by_pool(emulated, "kept")[2] > 0)  # it has joined
-        before = operator.get("").json()["data"]
+        before = operator.get(POOLS).json()["data"]
         by_pool(emulated, "emptied")
-        assert eventually(lambda: len(operator.get("").json()["data"]) > len(before))
-        (added,) = [pool for pool in operator.get("").json()["data"] if pool not in before]
+        assert eventually(lambda: len(operator.get(POOLS).json()["data"]) > len(before))
+        (added,) = [pool for pool in operator.get(POOLS).json()["data"] if pool not in before]
         assert (added["outputs"], added["tokens"]) == (1, LENGTH)
-        assert operator.delete(f"/{added['id']}").json()["data"] == [added]
-        assert operator.delete(f"/{added['id']}").status_code == 404
+        assert operator.delete(f"{POOLS}/{added['id']}").json()["data"] == [added]
+        assert operator.delete(f"{POOLS}/{added['id']}").status_code == 404
         assert by_pool(emulated, "emptied")[2] == 0
         assert by_pool(emulated, "kept")[2] > 0
 
