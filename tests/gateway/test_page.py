@@ -215,6 +215,15 @@ def test_the_page_compares_an_answer_with_the_baseline(page, triton):
     assert drafted["seed"] == baseline["seed"]
 
 
+def test_the_result_of_a_comparison_is_shown_even_if_the_answers_are_long(page, triton):
+    long = saying("".join(f"{n}. item\n" for n in range(1, 100)))
+    speedy = [long[0]._replace(finish_reason=None, statistics=None), *saying("\nend")]
+    triton.script = lambda _: speedy
+    page.get_by_label("Compare with and without drafts").check()
+    send(page)
+    expect(page.locator(".ratio")).to_be_in_viewport()
+
+
 def test_a_comparison_says_when_drafts_do_not_pay(page, triton):
     wrong = origins((1, "correction", 3), rejected=69), origins((2, "correction", 4), rejected=69)
     slow = [
@@ -856,6 +865,10 @@ def test_the_page_fits_a_phone_with_enough_contrast(browser, url, triton, scheme
         assert contrast(page.locator(f".text .{kind}").first) >= 4.5
     page.get_by_role("button", name="Chats").click()
     expect(page.locator("#chat-list a")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#chat-list a")).to_be_hidden()
+    assert page.locator("#answers").evaluate("e => e.clientHeight") > 740 / 2
+    page.get_by_role("button", name="Chats").click()
     page.get_by_role("button", name="New chat").click()
     expect(page.locator("#examples")).to_be_visible()
     context.close()

@@ -154,6 +154,12 @@ function remove() {
   open("");
 }
 
+// On a phone, the list of chats hides the chat.
+function showChats(listing) {
+  document.body.classList.toggle("listing", listing);
+  at("show-chats").setAttribute("aria-expanded", listing);
+}
+
 // Show a chat; "": a new one.
 function open(id) {
   const found = running.get(id)?.chat ?? (id && storage.readChat(id));
@@ -167,8 +173,7 @@ function open(id) {
   history.replaceState(null, "", found ? `#${chat.id}` : location.pathname);
   showSettings(chat.settings);
   promptBox.value = storage.unsent(found ? chat.id : "new");
-  document.body.classList.remove("listing");
-  at("show-chats").setAttribute("aria-expanded", "false");
+  showChats(false);
   showList();
   showTurns();
   showRunning();
@@ -473,6 +478,7 @@ function showEnd(turn) {
   const ended = made.querySelectorAll(".panel").length > 1 && !turn.baseline;
   if (ended) made.replaceWith(turnElement(turn));
   else showVerdict(made, turn);
+  if (follows) made.querySelector(".verdict")?.scrollIntoView({ block: "nearest" });
   showLegend();
   countContext();
 }
@@ -561,14 +567,15 @@ promptBox.addEventListener("input", () => {
   showUnsaved();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !event.isComposing && !at("settings").open) running.get(chat.id)?.abort.abort();
+  if (event.key !== "Escape" || event.isComposing || at("settings").open) return;
+  if (document.body.classList.contains("listing")) showChats(false);
+  else running.get(chat.id)?.abort.abort();
 });
 at("stop").addEventListener("click", () => { running.get(chat.id)?.abort.abort(); promptBox.focus(); });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); promptBox.focus(); });
 at("new").addEventListener("click", () => open(""));
 at("show-chats").addEventListener("click", () => {
-  const listing = document.body.classList.toggle("listing");
-  at("show-chats").setAttribute("aria-expanded", listing);
+  showChats(!document.body.classList.contains("listing"));
 });
 at("chat-list").addEventListener("click", (event) => {
   const id = event.target.closest("a")?.hash.slice(1);
