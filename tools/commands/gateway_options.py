@@ -90,8 +90,8 @@ def add_access(parser: Options) -> None:
         "--api-key-file",
         type=nonempty_path,
         metavar="FILE",
-        help="Require one of the API keys (bearer tokens) in this file at the gateway, one per "
-        f"line; lines that begin with # are comments (default: ${KEY_VARIABLE}, one key).",
+        help="Require one of the API keys in this file at the gateway: bearer tokens, one per line; "
+        f"# begins a comment (default: ${KEY_VARIABLE}, one key).",
     )
     parser.add_argument(
         "--operator-key-file",
@@ -164,7 +164,7 @@ def key_for_shell(options: argparse.Namespace) -> str:
     """Return what a shell replaces by one of the keys, within double quotes; "" without keys."""
     if options.api_key_file is not None:
         return f"$(grep -m1 '^[^#]' {shlex.quote(str(options.api_key_file))})"
-    return f"${KEY_VARIABLE}" if api_keys(options) else ""
+    return f"${KEY_VARIABLE}" if read_keys(options).api_keys else ""
 
 
 def allowed_hosts(options: argparse.Namespace, bound: socket.socket) -> tuple[str, ...] | None:
