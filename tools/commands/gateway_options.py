@@ -90,7 +90,7 @@ def add_access(parser: Options) -> None:
         "--api-key-file",
         type=nonempty_path,
         metavar="FILE",
-        help="Require one of the API keys in this file at the gateway: bearer tokens, one per line; "
+        help="Require one of the API keys (bearer tokens) in this file: one per line, "
         f"# begins a comment (default: ${KEY_VARIABLE}, one key).",
     )
     parser.add_argument(
