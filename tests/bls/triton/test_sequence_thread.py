@@ -23,7 +23,12 @@ VERIFICATION = EngineCall("target", REQUEST.prompt_ids, 1, seed=0)
 
 
 class HeldEngine:
-    """Answer each call with one token. The first draft call is held until the test releases it."""
+    """Answer each call with one token. The test releases the first call of a model, which is held.
+
+    holds: the model, by default the draft engine.
+    """
+
+    holds = "draft"
 
     def __init__(self):
         self.called, self.num_stops = [], 0
@@ -35,7 +40,7 @@ class HeldEngine:
             self.stopped.set()
             return triton.InferenceResponse([])
         self.called.append(request.model_name)
-        if request.model_name == "draft" and self.called.count("draft") == 1:
+        if request.model_name == self.holds and self.called.count(self.holds) == 1:
             self.arrived.set()
             assert self.let_go.wait(PATIENCE)
         outputs = {tensors.OUTPUT_IDS: [[[4]]], tensors.SEQUENCE_LENGTH: [[1]]}
@@ -161,6 +166,31 @@ def test_an_overdue_draft_call_does_not_end_the_sequence(engine):
     time.sleep(0.05)
     assert engine.called == ["draft", "target"]
     assert len(receiver.ends) == 1
+
+
+def test_an_overdue_target_call_ends_the_sequence(engine):
+    engine.holds = "target"
+    loop, receiver = DraftThenVerify(), Receiver()
+    driver = SequenceThread(EngineClients(SETTINGS), loop, receiver)
+    driver.start()
+    assert engine.arrived.wait(PATIENCE)
+    driver.check(time.monotonic() + SETTINGS.target.timeout + 1)
+    assert receiver.end.wait(PATIENCE)
+    assert isinstance(receiver.error, EngineTimeout)
+    assert engine.called == ["draft", "target"]
+    assert loop.failures == []
+
+
+def test_an_overdue_detokenizer_call_ends_the_sequence_even_after_a_draft(engine):
+    engine.holds = SETTINGS.postprocessing_model
+    loop, receiver = Runs(lambda ports: (ports.call(DRAFT), ports.decode(ids(1), 0))), Receiver()
+    driver = SequenceThread(EngineClients(SETTINGS), loop, receiver)
+    driver.start()
+    assert engine.arrived.wait(PATIENCE)
+    driver.check(time.monotonic() + 1000)
+    assert receiver.end.wait(PATIENCE)
+    assert isinstance(receiver.error, EngineTimeout)
+    assert loop.failures == []
 
 
 def test_unawaited_drafting_ahead_is_stopped(engine):

@@ -1,5 +1,6 @@
 """The stream entry has prompts tokenized, decodes them, and returns text."""
 
+import itertools
 import threading
 from dataclasses import replace
 
@@ -103,6 +104,8 @@ def entry(models, tmp_path, changes):
     write(KIND, tmp_path / "1" / "tokenizer")
     sizes = {"vocab_size": KIND.get_vocab_size(), "kv_cache_tokens": 4096}
     target = {**sizes, "client_adapters": True}
+    if "target_timeout" in changes:
+        target["timeout"] = changes.pop("target_timeout")
     limits = {"max_queue_bytes": QUEUE_BYTES, "max_requests": MAX_REQUESTS, "max_queue": 0}
     settings = replace(with_engines(SETTINGS, target=target), draft=None, **limits | changes)
     config = model_config(encode(settings), name="bls_stream", instance_group=[{"count": 1}])
@@ -289,6 +292,36 @@ def test_a_cancelled_request_no_longer_waits_for_the_tokenizer(submit, cancel, m
     models.tokenizer_free.set()
     assert eventually(lambda: following.sent)
     assert texts_of(following) == [TEXT]
+
+
+class TestShortTimeouts:
+    @pytest.fixture
+    def changes(self):
+        return {"request_timeout": 0.2}
+
+    def test_a_request_ends_when_its_time_is_over(self, submit, models):
+        over = threading.Event()
+        models.before_round = lambda _: over.wait()
+        sender = submit(text_input=PROMPT)
+        assert eventually(lambda: sender.sent)
+        over.set()
+        assert sender.sent[0].line.endswith("the request exceeded its timeout of 0.2 s")
+
+
+class TestHangingTokenizer:
+    @pytest.fixture
+    def changes(self):
+        return {"target_timeout": 1.0}
+
+    def test_its_calls_end_and_make_room_for_others(self, submit, ask, models, monkeypatch):
+        hang, calls = threading.Event(), itertools.count(1)
+        monkeypatch.setattr(
+            models.tokenizer_free, "wait", lambda: next(calls) > TOKENIZER_CALLS or hang.wait()
+        )
+        waiting = [submit(text_input=PROMPT) for _ in range(TOKENIZER_CALLS)]
+        assert texts_of(ask(text_input=PROMPT)) == [TEXT]
+        assert all("no response within 1 s" in sender.sent[0].line for sender in waiting)
+        hang.set()
 
 
 class TestShortQueue:
