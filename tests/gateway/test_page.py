@@ -519,12 +519,13 @@ def test_the_page_finds_a_server_that_comes_back(browser, app, triton):
     expect(page.locator(".text")).to_have_text("def main")
     page.locator("#prompt").fill("typed meanwhile")
     page.keyboard.press("Enter")
-    expect(page.locator("#note")).to_contain_text("Can't reach the gateway")
+    expect(page.locator("#note")).to_have_text("The server doesn't respond. Regenerate asks again.")
     expect(page.locator(".said")).to_have_text(["say it", "typed meanwhile"])
     triton.start_again()
     triton.script = lambda _: [FIRST, SECOND, LAST]
     with listen("127.0.0.1", port) as bound, serving(app(model="org/other"), bound):
         expect(page.locator("#server")).to_have_text("org/other")
+        expect(page.locator("#note")).to_have_text("")
         page.get_by_role("button", name="Regenerate").last.click()
         finished(page)
     context.close()
@@ -557,6 +558,7 @@ def test_the_page_asks_for_the_api_key(browser, app, triton):
         page.keyboard.type("other")
         page.keyboard.press("Enter")
         expect(page.locator("#key-wrong")).to_be_hidden()
+        expect(page.locator("#note")).to_have_text("")
         page.get_by_role("button", name="Regenerate").last.click()
         finished(page)
         expect(page.locator(".said").last).to_have_text("typed")

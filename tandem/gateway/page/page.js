@@ -395,7 +395,8 @@ async function answer(into, body, { signal }) {
   } catch (error) {
     if (leaving) into.finish = "interrupted";
     else if (error.name === "AbortError") into.finish = "stopped";
-    else into.error = error instanceof ApiError ? error.message : `Can't reach the gateway: ${error.message}`;
+    else if (error instanceof ApiError) into.error = error.message;
+    else into.error = into.tokens.length ? "The connection broke, so the answer is incomplete." : "The server doesn't respond. Regenerate asks again.";
     if (error.code === "context_length_exceeded") into.error = `The chat is too long for the model. Start a new one, or edit an earlier prompt. (${error.message})`;
     throw error;
   } finally {
@@ -448,7 +449,7 @@ async function ask({ parent, prompt, completes, plain }, compares) {
     // Sequential, because concurrent requests would slow each other down.
     if (compares) await answer(turn.baseline, { ...body, drafter: "none", num_draft_tokens: undefined }, abort);
     words = `Complete: ${turn.answer.tokens.length} tokens.`;
-    if (own.turns.some((other) => other !== turn && other.parent === parent && other.prompt === prompt) && Number(own.settings.temperature) === 0) {
+    if (own.turns.some((other) => other !== turn && other.parent === parent && other.answer.text === turn.answer.text) && Number(own.settings.temperature) === 0) {
       words += " At temperature 0, the answer is the same each time; Settings can raise it.";
     }
     if (chat === own) at("announcer").textContent = turn.answer.text.slice(0, 1000);
@@ -530,6 +531,7 @@ async function connect() {
     const [usual] = at("drafter").options;
     at("drafter").replaceChildren(usual, ...first.drafters.map((name) => new Option(name)));
     at("max-tokens").max = first.max_model_len;
+    if (!at("key-wrong").hidden || at("server").classList.contains("wrong")) say("");
     at("key-wrong").hidden = true;
     at("server").textContent = first.root;
     at("server").classList.remove("wrong");
