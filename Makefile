@@ -54,6 +54,10 @@ test-vllm: .venv/installed-dev $(VLLM)/installed-$(VLLM_VERSION)
 	TANDEM_TEST_ENGINES=vllm $(BIN)/python -m pytest -m 'vllm and not heavy' \
 		tests/engines/test_conformance.py tests/vllm tests/server
 
+# Install the environments of third-party clients and of vLLM.
+.PHONY: environments
+environments: $(CLIENTS)/installed $(VLLM)/installed-$(VLLM_VERSION)
+
 # Rewrite the tables of docs/ after a change to an option, setting, tensor, field or metric.
 .PHONY: docs-tables
 docs-tables: .venv/installed
