@@ -6,7 +6,9 @@ from functools import cache
 
 import pytest
 import torch
-from engine_harness import assert_same, prompt
+from engine_harness import GREEDY, assert_same, prompt
+
+from tandem.engines.engine import SamplingParams
 
 ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral"]
 
@@ -74,3 +76,11 @@ def test_output_is_empty_if_the_first_token_is_an_end_id(llama):
     ids = prompt(1, 9)
     first = llama.tokens(ids, 1)[0]
     assert llama.tokens(ids, 20, end_id=first) == []
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(seed=3, top_p=0.9)])
+def test_a_cpu_also_runs_half_precision(make_harness, sampling):
+    half, ids = make_harness(dtype="bfloat16"), prompt(1, 9)
+    text = half.tokens(ids, 5, sampling=sampling)
+    assert len(text) == 5
+    assert half.tokens(ids, 5, drafts=text[:4], sampling=sampling)
