@@ -129,7 +129,6 @@ class Admission:
             del self._running[reservation]
             self._blocks -= reservation.blocks
             if reservation.has_draft_blocks:
-                reservation.has_draft_blocks = False
                 self._draft_blocks -= reservation.draft_blocks
 
     def remove_waiting(self, reservation: Reservation) -> bool:
