@@ -47,6 +47,7 @@ KEEP_SECONDS = 1.0
 # Maximum number of threads that block in a model that doesn't respond. Further calls are rejected.
 MAX_ABANDONED_CALLS = 32
 
+MAX_LINE = 1_000  # characters of an error
 REJECTIONS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 # Triton's errors about its shared memory contain the name of the region. A client that knows the
 # name could register the region for itself.
@@ -119,9 +120,10 @@ def engine_error(model: str, message: object, code: ErrorCode = "INTERNAL") -> E
 
     message: error message from the model. code: code from Triton; a code at the start of the
     message takes precedence. Only the first line of the message is used, because Triton and engines
-    append a stack trace, which they also log.
+    append a stack trace, which they also log. A message from another machine may be long.
     """
-    leading_code, field, line = split_code(str(message).strip().partition("\n")[0])
+    first = str(message).strip().partition("\n")[0]
+    leading_code, field, line = split_code(first[:MAX_LINE])
     code = leading_code or ("UNAVAILABLE" if UNAVAILABLE.match(line) else code)
     if REGION.search(line) is not None:
         line = NO_MEMORY

@@ -165,7 +165,15 @@ def test_a_different_model_gets_no_calls_later_either(start, connect):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"shape": (1, 2**40)}, {"shape": (-1, 0)}, {"datatype": "BYTES"}, {"datatype": "FP7"}],
+    [
+        {"shape": (1, 2**40)},
+        {"shape": (-1, 0)},
+        {"datatype": "BYTES"},
+        {"datatype": "FP7"},
+        {"logits": np.zeros((1, 1, 1, 9), np.float32)},
+        {"logits": np.zeros((1, 1, 1, 10))},
+        {"logits": np.float32(0)},
+    ],
 )
 def test_a_response_that_cannot_be_read_fails_only_its_call(start, connect, wrong):
     replica = start()
@@ -175,7 +183,7 @@ def test_a_response_that_cannot_be_read_fails_only_its_call(start, connect, wron
     assert code == "INTERNAL"
     assert line.startswith(f"{replica.url}: its response can't be read: ")
     assert "\n" not in line
-    vars(replica).update(shape=(1, 1, 1), datatype="INT32")
+    vars(replica).update(shape=(1, 1, 1), datatype="INT32", logits=np.zeros((1, 10), np.float32))
     assert call(engine) == [[[7]]]
 
 

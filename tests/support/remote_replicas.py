@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import np_to_triton_dtype
 
 from tandem.contract import engine as tensors
 
@@ -20,6 +21,7 @@ class Replica(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.facts, self.code, self.line = FACTS, None, "failed"
         self.inputs = tensors.INPUTS
         self.shape, self.datatype = (1, 1, 1), "INT32"  # of the answers
+        self.logits = None  # if set, the answers have these, [...]
         self.ids, self.stops, self.metadata = [], [], {}
         self.stopped = threading.Event()  # calls with an id wait for it
         self.stopped.set()
@@ -59,4 +61,9 @@ class Replica(service_pb2_grpc.GRPCInferenceServiceServicer):
         output = answer.outputs.add(name=tensors.OUTPUT_IDS, datatype=self.datatype)
         output.shape.extend(self.shape)
         answer.raw_output_contents.append(np.array([7], np.int32).tobytes())
+        if self.logits is not None:
+            dtype = np_to_triton_dtype(self.logits.dtype)
+            output = answer.outputs.add(name=tensors.GENERATION_LOGITS, datatype=dtype)
+            output.shape.extend(self.logits.shape)
+            answer.raw_output_contents.append(self.logits.tobytes())
         return answer

@@ -15,9 +15,11 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton
+from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
 from tandem.contract.errors import ErrorCode, split_code
@@ -60,6 +62,7 @@ class RemoteEngine:
     def __init__(self, settings: RemoteSettings) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._settings = settings
+        self._vocab_size = json.loads(settings.expected)["vocab_size"]
         self._replicas: dict[str, Replica] = {}  # by address
         self._of_sequence: OrderedDict[str, Replica] = OrderedDict()  # last used last
         self._running: dict[str, Replica] = {}  # by request id
@@ -170,6 +173,7 @@ class RemoteEngine:
             names = [output.name for output in result.get_response().outputs]
             try:
                 arrays = {name: result.as_numpy(name) for name in names}
+                self._check_logits(arrays.get(tensors.GENERATION_LOGITS))
             except Exception as wrong:  # noqa: BLE001  tritonclient checks no response
                 reason = f"{replica.name}: its response can't be read: {first_line(wrong)}"
                 call.given.fail(reason, "INTERNAL", "")
@@ -188,6 +192,13 @@ class RemoteEngine:
         else:
             code = code or _CODES.get(status, "INTERNAL")
             call.given.fail(f"{replica.name}: {text}", code, field)
+
+    def _check_logits(self, logits: NDArray[Any] | None) -> None:
+        """Raise ValueError for logits that the other engine would reject with the request."""
+        if logits is not None and (
+            logits.dtype != np.float32 or logits.shape[-1:] != (self._vocab_size,)
+        ):
+            raise ValueError(f"its logits have the shape {logits.shape} in {logits.dtype}")
 
     def _lose(self, replica: Replica, reason: str) -> None:
         """Send no more calls to a replica until it has been checked again."""

@@ -1,5 +1,7 @@
 """A failed call becomes an error with a code and a message that clients may see."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tandem.bls.errors import (
@@ -76,6 +78,16 @@ def test_errors_never_contain_names_of_shared_memory_regions(fails, pb, said, ra
 
 def test_stack_traces_are_removed_from_error_messages(fails):
     assert fails("it broke\n\nAt:\n  /models/x.py(3): f").what == "it broke"
+
+
+def test_long_error_messages_are_cut(fails):
+    assert fails("it broke " * 1000).what == ("it broke " * 1000)[:1000]
+
+
+def test_a_call_without_any_response_is_an_error_even_if_it_may_be_empty():
+    request = SimpleNamespace(exec=lambda *, decoupled: iter(()))
+    with pytest.raises(EngineCallError, match="it ended the call without an answer"):
+        Calls().infer("bls_stream", request, decoupled=True, may_be_empty=True)
 
 
 def test_the_error_for_full_shared_memory_is_passed_on_unchanged(fails):

@@ -39,6 +39,7 @@ BRANCH = {
     [
         {tensors.OUTPUT_IDS: ids(3, -1)},
         {tensors.OUTPUT_IDS: ids(3, SETTINGS.draft.vocab_size)},
+        {tensors.OUTPUT_IDS: np.float32([3, 1])},
         {tensors.SEQUENCE_LENGTH: np.int32([[1, 1]])},
         {tensors.SEQUENCE_LENGTH: np.array([[b"2"]], object)},
         {tensors.BRANCH_IDS: np.int32([[[SETTINGS.draft.vocab_size]]])},
