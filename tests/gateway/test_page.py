@@ -464,6 +464,18 @@ def test_an_edited_prompt_survives_the_end_of_an_answer_escape_and_a_reload(page
     expect(page.get_by_label("Edited prompt")).to_have_value("first")
 
 
+def test_a_deleted_chat_leaves_nothing_in_the_browser(page):
+    send(page, "secret 1")
+    page.get_by_role("button", name="Edit").click()
+    page.keyboard.type("secret 2")
+    page.locator("#prompt").fill("secret 3")
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete").click()
+    expect(page.locator("#chat-list a")).to_have_count(0)
+    page.reload()
+    assert "secret" not in page.evaluate("JSON.stringify([localStorage, sessionStorage])")
+
+
 def test_focus_and_selection_stay_when_an_answer_ends(page, triton):
     triton.script = lambda _: [FIRST, FOREVER]
     send(page, done=False)

@@ -87,7 +87,12 @@ export function saveChat(chat, turn) {
 }
 
 export function deleteChat(id) {
-  for (const name of [CHAT + id, UNSENT + id, ...names(`${TURN}${id}-`)]) erase(name);
+  const turns = names(`${TURN}${id}-`);
+  for (const place of [id, ...turns.map((name) => name.slice(`${TURN}${id}-`.length))]) {
+    writeInTab(UNSENT + place, "");
+    erase(UNSENT + place);
+  }
+  for (const name of [CHAT + id, ...turns]) erase(name);
   for (const [name, text] of kept) write(name, JSON.parse(text)); // there is space for them
 }
 
