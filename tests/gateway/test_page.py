@@ -37,11 +37,9 @@ PLAIN = [
 ]
 
 
-def saying(text):
+def saying(text, kind="plain"):
     """Return a script whose answer is this text, in one token."""
-    return [
-        ResponseChunk(text, [5], 1, 4, 1, "stop", statistics(0), origins((1, "plain", len(text))))
-    ]
+    return [ResponseChunk(text, [5], 1, 4, 1, "stop", statistics(0), origins((1, kind, len(text))))]
 
 
 @pytest.fixture(scope="module")
@@ -910,13 +908,15 @@ def test_axe_finds_nothing_to_fix(browser, url, triton, scheme):
     page = context.new_page()
     page.goto(url)
     found = [axe.run(page)]
-    triton.script = lambda _: saying(MARKDOWN)
     page.get_by_label("Compare with and without drafts").check()
-    send(page)
-    found.append(axe.run(page))
+    for kind in ("accepted", "correction"):
+        triton.script = lambda _, kind=kind: saying(MARKDOWN, kind)
+        send(page)
+        found.append(axe.run(page))
+        page.get_by_role("button", name="New chat").click()
     page.get_by_role("button", name="Settings").click()
     found.append(axe.run(page))
-    assert [one.response["violations"] for one in found] == [[], [], []]
+    assert [one.response["violations"] for one in found] == [[]] * 4
     context.close()
 
 
