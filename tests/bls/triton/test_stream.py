@@ -320,6 +320,7 @@ class TestHangingTokenizer:
         )
         waiting = [submit(text_input=PROMPT) for _ in range(TOKENIZER_CALLS)]
         assert texts_of(ask(text_input=PROMPT)) == [TEXT]
+        assert eventually(lambda: all(sender.sent for sender in waiting))
         assert all("no response within 1 s" in sender.sent[0].line for sender in waiting)
         hang.set()
 
