@@ -140,7 +140,7 @@ def test_a_match_that_is_weighed_during_the_first_plan_has_a_length(monkeypatch,
 def test_plain_calls_before_the_first_draft_take_little_memory():
     cost = LinearCost()
     for _ in range(50_000):
-        cost.add(0, 0.01, steps=32)
+        cost.add(32, 0.32)
     assert cost.num_added < 50_000
 
 
@@ -170,17 +170,19 @@ def test_drafts_that_hardly_pay_are_not_turned_on_and_off_all_the_time(plain):
     assert np.count_nonzero(np.diff(drafting)) < world.now  # including experiments
 
 
-def test_unlucky_first_drafts_do_not_turn_off_drafts_for_more_than_two_seconds():
+@pytest.mark.parametrize("most", [1, 32])  # tokens of a plain call
+def test_unlucky_first_drafts_do_not_turn_off_drafts_for_more_than_two_seconds(most):
     world = World(stops_when_unsure=False)
-    length, undrafted = AutoLength(world.statistics), 0.0
-    for number in range(600):
-        drafted = length.plan(8).num_tokens > 0
-        seconds = 0.02 if drafted else 0.01
+    length, undrafted, drafts = AutoLength(world.statistics), 0.0, 0
+    for _ in range(600):
+        plan = length.plan(8)
+        tokens = 0 if plan.num_tokens else min(plan.plain_tokens, most)
+        seconds = 0.01 * tokens or 0.02
         world.now += seconds
-        undrafted += 0.0 if drafted else seconds
-        kind = "draft" if drafted else "plain"
-        accepted = 0 if number < 20 else 6
-        step(length, kind, 8 if drafted else 1, accepted, seconds, stops_when_unsure=False)
+        undrafted += 0.01 * tokens
+        kind, accepted = "plain" if tokens else "draft", 0 if drafts < 6 else 6
+        drafts += tokens == 0
+        step(length, kind, tokens or 8, accepted, seconds, stops_when_unsure=False)
     assert undrafted < 2
 
 
