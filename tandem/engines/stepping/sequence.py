@@ -154,7 +154,7 @@ class CallSequence:
         self._keep(tokens, step, first)
         over = ended or len(self._generated) >= self.request.max_new_tokens
         over = over or self._unsure(step.log_probs[: len(tokens)]) or drafts > 0
-        self._drop_rejected(first)
+        self._drop_rejected()
         if over or self.request.streaming:
             self.answer(final=over)
         return over or self.abandoned
@@ -203,12 +203,15 @@ class CallSequence:
             assert step.scores is not None
             self._generation_logits.append(step.scores[: len(tokens)])
 
-    def _drop_rejected(self, first: int) -> None:
-        """Remove rejected drafts from the text and from the cache."""
+    def _drop_rejected(self) -> None:
+        """Remove rejected drafts from the text and from the cache.
+
+        The last token was computed as the last draft token, if at all.
+        """
         assert self.entry is not None
         self.drafts = []
         self.length = self.prompt_length + len(self._generated)
-        self.entry.length = max(first, min(self.entry.length, self.length - 1))
+        self.entry.length = self.length - 1
 
     def _unsure(self, log_probs: Sequence[float]) -> bool:
         limit = self.request.draft_stop_probability
