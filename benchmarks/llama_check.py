@@ -4,8 +4,8 @@
 
 Both serve the file with the same number of threads, through OpenAI's API: Tandem without drafts,
 with prompt lookup and with `auto`; llama.cpp's server, from the package xllamacpp, alone and with
-its own n-gram drafters. With --draft, both also use a draft model. The variants take turns; a first
-turn isn't counted, so all prompts are cached, except in "new prompt". llama.cpp keeps the KV
+its own n-gram drafter. With --draft, both also use a draft model. The variants take turns; a short
+first turn isn't counted, so all prompts are cached, except in "new prompt". llama.cpp keeps the KV
 cache's values in float16, Tandem in bfloat16, so an output can differ where two tokens are nearly
 tied; --same-kv makes llama.cpp use bfloat16. Its JSON has line breaks, so it always differs.
 """
@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.turns import in_turns
+from tandem.tools.models.named import find_model
 
 STARTUP_SECONDS = 300
 SLOT_TOKENS = 1024  # context of each of llama.cpp's slots
@@ -65,6 +66,7 @@ PERSON = {
     "additionalProperties": False,
 }
 NEW = "new prompt"
+WARM_UP_TOKENS = 8  # per answer of the first turn
 FRESH = "(fresh)"  # in a prompt that no server has seen
 LONG = "The ferry leaves at nine in the morning. Tickets cost four coins. Dogs travel free. " * 20
 THINGS = ("moon", "sea", "fox", "bread", "snow", "bee", "train", "tree")
@@ -103,7 +105,7 @@ def main() -> None:
         "Tandem, prompt lookup": ("Tandem", {"drafter": "prompt_lookup", "num_draft_tokens": 8}),
         "Tandem, auto": ("Tandem", {"drafter": "prompt_lookup", "num_draft_tokens": "auto"}),
     }
-    own = {"ngram-simple": "NGRAM_SIMPLE", "ngram-mod": "NGRAM_MOD"}
+    own = {"ngram-simple": "NGRAM_SIMPLE"}
     if options.draft:
         own["draft model"] = "DRAFT_SIMPLE"
         variants["Tandem, draft model"] = (
@@ -115,8 +117,7 @@ def main() -> None:
         command += ["--base-port", str(base)]
         if options.draft:
             command += ["--draft", str(options.draft)]
-        with _started(command, base + 3):
-            pass  # the first start may read the tokenizer
+        find_model(str(options.file))  # reads the tokenizer into the cache, which the start needs
         servers = {"Tandem": stack.enter_context(_started(command, base + 3))}
         for number, name in enumerate(("", *own)):
             given = {
@@ -137,7 +138,10 @@ def main() -> None:
             console.print(_table(kind, variants, servers, options))
         table = Table("server", "seconds until ready", "MB of memory (PSS)", box=None)
         for name, server in servers.items():
-            table.add_row(name, f"{server.ready:.1f}", f"{_memory(server.process) / 1e6:.0f}")
+            memory = dict(_memory(server.process))
+            table.add_row(name, f"{server.ready:.1f}", f"{sum(memory.values()) / 1e6:.0f}")
+            for process, size in memory.items() if len(memory) > 1 else ():
+                table.add_row(f"  {process}", "", f"{size / 1e6:.0f}")
         console.print(table)
 
 
@@ -155,7 +159,8 @@ def _table(
             name: partial(_measure, servers[server].port, [body | more for body in bodies], name)
             for name, (server, more) in variants.items()
         }
-        outcomes = in_turns(measure, options.turns, f"{kind}, {count} at once")
+        turns = max(1, options.turns // count)
+        outcomes = in_turns(measure, turns, f"{kind}, {count} at once")
         rates = {
             name: median(sum(a.tokens for a in turn.answers) / turn.seconds for turn in turns)
             for name, turns in outcomes.items()
@@ -199,6 +204,8 @@ def _body(kind: str, number: int, tokens: int) -> dict[str, Any]:
 
 
 def _measure(port: int, bodies: Sequence[dict[str, Any]], name: str, turn: int) -> MeasuredTurn:
+    if not turn:
+        bodies = [body | {"max_tokens": WARM_UP_TOKENS} for body in bodies]
     with ThreadPoolExecutor(len(bodies)) as pool:
         began = time.perf_counter()
         answers = list(pool.map(partial(_ask, port, f"{name} {turn}"), bodies))
@@ -257,12 +264,18 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-def _memory(process: int) -> int:
-    """Return the bytes of a process and its descendants; shared pages count once."""
-    rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+def _memory(process: int) -> Iterator[tuple[str, int]]:
+    """Yield the name and the bytes of a process and its descendants; shared pages count once."""
+    folder = Path(f"/proc/{process}")
+    command = [Path(word) for word in (folder / "cmdline").read_text().split("\0")]
+    # The Python backend's processes have the path of their model: .../target/1/model.py
+    models = [word.parts[-3] for word in command if word.name == "model.py"]
+    rollup = (folder / "smaps_rollup").read_text()
     own = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-    children = Path(f"/proc/{process}/task").glob("*/children")
-    return own * 1024 + sum(_memory(int(c)) for file in children for c in file.read_text().split())
+    yield f"{' '.join(models) or command[0].name} ({process})", own * 1024
+    for file in folder.glob("task/*/children"):
+        for child in file.read_text().split():
+            yield from _memory(int(child))
 
 
 def _options() -> argparse.Namespace:
@@ -270,9 +283,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("file", type=Path, help="a GGUF file")
     parser.add_argument("--draft", type=Path, help="a smaller GGUF file with the same vocabulary")
     parser.add_argument("--texts", nargs="+", default=["chat", "edit", "json", NEW])
-    parser.add_argument("--requests", type=int, nargs="+", default=[1, 4, 16], help="at once")
-    parser.add_argument("--tokens", type=int, default=64, help="maximum per answer")
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 16], help="at once")
+    parser.add_argument("--tokens", type=int, default=32, help="maximum per answer")
+    parser.add_argument("--turns", type=int, default=4, help="divided by the requests at once")
     parser.add_argument("--same-kv", action="store_true", help="bfloat16 values in llama.cpp, too")
     parser.add_argument("--base-port", type=int, default=18400)
     return parser.parse_args()
