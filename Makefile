@@ -41,9 +41,10 @@ test-heavy: .venv/installed-dev
 test-chat: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python -m pytest -n 0 tests/chat
 
-# Test the llama.cpp engine.
+# Test the llama.cpp engine in a live server. `make test` tests it alone.
 test-llamacpp: .venv/installed-dev
-	$(BIN)/python -m pytest tests/engines/test_llamacpp.py tests/engines/test_conformance.py tests/tools/test_gguf.py
+	TANDEM_TEST_ENGINES=llamacpp $(BIN)/python -m pytest -n 0 -m 'vllm and not heavy' -k 'not hugging_face' \
+		tests/server/test_same_text.py tests/server/test_guided.py tests/server/test_cancellation.py
 
 # Test third-party clients, unmodified, from a separate environment (1.2 GB), with a live server.
 test-clients: .venv/installed-dev $(CLIENTS)/installed

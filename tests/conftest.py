@@ -1,6 +1,7 @@
 """Fixtures and options for all tests."""
 
 import gc
+import json
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_pair
+from ggufs import write_gguf
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
@@ -76,13 +78,20 @@ settings.load_profile("patient")
 def embedded_profile(tmp_path_factory):
     """The embedded profile, with longer contexts and a much faster pair than the demo pair.
 
-    `make test-vllm` uses the profile vllm-cpu with the demo pair.
+    `make test-vllm` uses the profile vllm-cpu with the demo pair, and `make test-llamacpp` uses a
+    pair of GGUF files that differ in their quantization.
     """
-    name = "vllm-cpu" if os.environ.get("TANDEM_TEST_ENGINES") == "vllm" else "embedded"
+    engines = os.environ.get("TANDEM_TEST_ENGINES")
+    name = "vllm-cpu" if engines == "vllm" else "embedded"
     folder, demo = tmp_path_factory.mktemp("deployment"), ROOT / "tandem" / "demo"
     if name == "embedded":
         write_pair(folder, demo / "tokenizer")
         demo = folder
+    if engines == "llamacpp":
+        vocab = json.loads((folder / "target" / "config.json").read_text())["vocab_size"]
+        for job, kind in {"target": "Q8_0", "draft": "Q4_0"}.items():
+            file = folder / job / "model.gguf"
+            write_gguf(file, vocab=vocab, quantization=kind, context=4096, scale=0.1)
     text = (ROOT / "tandem" / "profiles" / f"{name}.yaml").read_text()
     profile = folder / f"{name}.yaml"
     # By default, drafts in tests must not depend on measured times.
@@ -94,6 +103,7 @@ def embedded_profile(tmp_path_factory):
             else {}
         ),
         **({"../../.venv": str(ROOT / ".venv")} if name == "vllm-cpu" else {}),
+        **({"kind: torch": "kind: llamacpp"} if engines == "llamacpp" else {}),
         "drafter: hybrid": "drafter: draft_model",
         "draft_len: auto": "draft_len: 4",
     }

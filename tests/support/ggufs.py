@@ -22,6 +22,8 @@ def write_gguf(
     tensors_per_file: int = 0,
     splitting: str = "gpt-2",
     window: int = 0,
+    context: int = 512,
+    scale: float = 0.3,
 ) -> None:
     """Write a two-layer Llama in float32, with a byte-level BPE tokenizer.
 
@@ -29,14 +31,15 @@ def write_gguf(
     tokenizer, and quantized weights. architecture: the name in the file. quantization: ggml's name
     of the type; those with a K need a width of 256. tensors_per_file: split the file. splitting:
     llama.cpp's name of the rules that split a text before merges. window: length in tokens of the
-    first layer's sliding window, for the architecture `gemma2`.
+    first layer's sliding window, for the architecture `gemma2`. context: context length.
+    scale: standard deviation of the weights; with 0.1, outputs soon become repetitive.
     """
     import numpy as np
     from gguf import GGMLQuantizationType, GGUFWriter
 
     writer = GGUFWriter(path, architecture, split_max_tensors=tensors_per_file)
     size = vocab or write_tokenizer(path.parent / "tokenizer")
-    writer.add_context_length(512)
+    writer.add_context_length(context)
     writer.add_embedding_length(width)
     writer.add_block_count(2)
     writer.add_feed_forward_length(2 * width)
@@ -74,7 +77,7 @@ def write_gguf(
             shapes |= {f"blk.{layer}.{name}": (width,) for name in names}
     shapes.pop(omit, None)
     for name, shape in shapes.items():
-        weights = random.normal(scale=0.3, size=shape) if len(shape) > 1 else np.ones(shape)
+        weights = random.normal(scale=scale, size=shape) if len(shape) > 1 else np.ones(shape)
         weights = weights.astype(np.float32)
         if vocab and len(shape) > 1:
             kind = GGMLQuantizationType[quantization]
