@@ -135,7 +135,8 @@ def main() -> None:
             servers[label] = stack.enter_context(start)
             variants[label] = label, {}
         for kind in options.texts:
-            console.print(_table(kind, variants, servers, options))
+            for count in options.requests if kind != NEW else [1]:
+                console.print(_table(kind, count, variants, servers, options))
         table = Table("server", "seconds until ready", "MB of memory (PSS)", box=None)
         for name, server in servers.items():
             memory = dict(_memory(server.process))
@@ -147,35 +148,35 @@ def main() -> None:
 
 def _table(
     kind: str,
+    count: int,
     variants: dict[str, tuple[str, dict[str, Any]]],
     servers: dict[str, Server],
     options: argparse.Namespace,
 ) -> Table:
-    columns = "at once", "tokens/s", "of llama.cpp", "of none", "ms to first text", "equal outputs"
-    table = Table(kind, *columns, box=None)
-    for count in options.requests if kind != NEW else [1]:
-        bodies = [_body(kind, number, options.tokens) for number in range(count)]
-        measure = {
-            name: partial(_measure, servers[server].port, [body | more for body in bodies], name)
-            for name, (server, more) in variants.items()
-        }
-        turns = max(1, options.turns // count)
-        outcomes = in_turns(measure, turns, f"{kind}, {count} at once")
-        rates = {
-            name: median(sum(a.tokens for a in turn.answers) / turn.seconds for turn in turns)
-            for name, turns in outcomes.items()
-        }
-        wanted = [answer.text for answer in outcomes["llama.cpp"][-1].answers]
-        for name, turns in outcomes.items():
-            texts = [answer.text for answer in turns[-1].answers]
-            equal = sum(map(str.__eq__, texts, wanted))
-            first = median(answer.first_ms for turn in turns for answer in turn.answers)
-            table.add_row(
-                *(name, str(count), f"{rates[name]:.1f}"),
-                f"{rates[name] / rates['llama.cpp']:.2f}",
-                f"{rates[name] / rates['Tandem, none']:.2f}" if "Tandem" in name else "",
-                *(f"{first:.0f}", f"{equal} of {count}"),
-            )
+    columns = "tokens/s", "of llama.cpp", "of none", "ms to first text", "equal outputs"
+    table = Table(f"{kind}, {count} at once", *columns, box=None)
+    bodies = [_body(kind, number, options.tokens) for number in range(count)]
+    measure = {
+        name: partial(_measure, servers[server].port, [body | more for body in bodies], name)
+        for name, (server, more) in variants.items()
+    }
+    number = max(1, options.turns // count)
+    outcomes = in_turns(measure, number, f"{kind}, {count} at once")
+    rates = {
+        name: median(sum(a.tokens for a in turn.answers) / turn.seconds for turn in turns)
+        for name, turns in outcomes.items()
+    }
+    wanted = [answer.text for answer in outcomes["llama.cpp"][-1].answers]
+    for name, turns in outcomes.items():
+        texts = [answer.text for answer in turns[-1].answers]
+        equal = sum(map(str.__eq__, texts, wanted))
+        first = median(answer.first_ms for turn in turns for answer in turn.answers)
+        table.add_row(
+            *(name, f"{rates[name]:.1f}"),
+            f"{rates[name] / rates['llama.cpp']:.2f}",
+            f"{rates[name] / rates['Tandem, none']:.2f}" if "Tandem" in name else "",
+            *(f"{first:.0f}", f"{equal} of {count}"),
+        )
     return table
 
 
