@@ -232,6 +232,15 @@ def test_streaming_sends_one_token_per_response_and_marks_the_last(engine):
     assert outcome.tokens == engine.tokens(ids, 12)
 
 
+def test_a_stream_ends_if_a_response_cannot_be_delivered(engine):
+    def fail():
+        raise OSError("no memory")
+
+    stream = Conducted(engine, prompt(30, 12), 60, {1: fail, 2: lambda: "goes on"})
+    engine.call(prompt(31, 8), 20)
+    assert stream.results == []
+
+
 def test_stop_ends_a_running_call_and_ignores_unknown_ids(engine):
     if isinstance(engine.engine, EmulatedEngine):
         pytest.skip("test_emulated_timing tests it in virtual time")
