@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +75,7 @@ class Decoding:
             Guidance() if matcher is None else ByGuide(matcher, self.sequence, settings)
         )
         self.statistics.guide = self._guidance.statistics
+        self.measured_by_auto = partial(context.draft_planner.table, request.drafter)
         self._clock = clock  # seconds
         self._text = IncrementalDetokenizer(request)
         self._plain_call_size = PlainCallSize(

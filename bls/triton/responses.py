@@ -143,6 +143,7 @@ def _statistics_in_json(parts: Sequence[SequenceOutput]) -> NDArray[Any]:
     summaries = [
         {
             **p.decoding.statistics.as_dict(),
+            "auto": p.decoding.measured_by_auto(),
             "decoding_seconds": p.times.decoding_seconds,
             tensors.ARRIVAL_TIME_NS: p.times.arrival,
             tensors.FIRST_SCHEDULED_TIME_NS: p.times.first_scheduled,

@@ -187,6 +187,22 @@ def report():
     return Report("here", {}, [control, *ours])
 
 
+def test_costs_are_the_last_ones_that_auto_measured_at_each_load():
+    def measured(plain_ms, load):
+        drafts = [{"num_tokens": 2, "ms": 8.0, "tokens_per_round": 2.4}]
+        auto = {"load": load, "plain_ms_per_token": plain_ms, "drafts": drafts}
+        return Answer(statistics={"auto": auto})
+
+    answers = [measured(6.0, 1), measured(5.0, 1), measured(9.0, 16), Answer()]
+    row = measurement(Variant("hybrid", AUTO), Answers(answers))
+    fixed = measurement(DRAFTS, Answers([measured(7.0, 4)]))
+    alone, busy = Report("here", {}, [fixed, row]).costs()
+    assert alone.title.plain == "what hybrid auto has measured with 1 at once"
+    shown = [list(column.cells) for column in alone.columns]
+    assert shown == [["none", "2"], ["5.0", "8.0"], ["1.00", "2.40"], ["200", "300"]]
+    assert list(busy.columns[1].cells) == ["9.0", "8.0"]
+
+
 def test_the_table_shows_only_measured_columns():
     file = io.StringIO()
     for table in report().tables():

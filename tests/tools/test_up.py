@@ -10,15 +10,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from checkpoints import write_empty, write_tokenizer
 
+from tandem.contract import entry
 from tandem.gateway import server as gateway_server
 from tandem.tools import cli as command
+from tandem.tools.benchmark import load_generator
 from tandem.tools.commands import up
 from tandem.tools.folders import TemporaryFolder, create_log, keep_log, remove_leftovers
 from tandem.tools.profiles import deployment
@@ -55,6 +57,26 @@ def test_the_greeting_lists_the_chosen_settings(own):
     assert settings["length"] == "auto draft tokens per round, at most 16"
     assert settings["limits"].startswith("up to 64 sequences run and 64 wait; KV cache of ")
     assert (settings["gRPC"], settings["HTTP"]) == ("127.0.0.1:2", "http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_a_warm_up_is_short_and_teaches_auto_nothing(own, monkeypatch, seconds):
+    asked, closed = [], []
+
+    class SlowClient(ExitStack):
+        def stream(self, _, inputs):
+            asked.append(inputs)
+            try:
+                yield from range(5)
+            finally:
+                closed.append(inputs)
+
+    monkeypatch.setattr(load_generator, "Client", lambda _: SlowClient())
+    monkeypatch.setattr(load_generator, "WARM_UP_SECONDS", seconds)
+    load_generator.warm_up(SERVER, own)
+    assert closed == asked
+    assert len(asked) == 1 if seconds == 0 else len(asked) > 2
+    assert all(entry.NUM_DRAFT_TOKENS in i or i[entry.DRAFTER] == "none" for i in asked)
 
 
 def test_the_greeting_says_that_drafts_are_translated(own, tmp_path):

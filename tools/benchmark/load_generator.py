@@ -7,21 +7,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from typing import TypeVar
 
 from tandem.bls.drafters import registry
 from tandem.bls.drafters.registry import DRAFTERS, DrafterKind, DrafterName
+from tandem.contract import entry as tensors
 from tandem.contract.model_parameters import encode
 from tandem.tools.benchmark.report import Measurement
-from tandem.tools.benchmark.variant import BASELINE, Scenario, Variant
+from tandem.tools.benchmark.variant import BASELINE, Scenario, Variant, scenarios_of_lengths
 from tandem.tools.client.answer import Answer, Answers
 from tandem.tools.client.client import MODEL, Client, Inputs, inputs_for
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.triton.serving import serving
+from tandem.tools.triton.server import TritonServer
+from tandem.tools.triton.serving import serving, status_line
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,33 @@ class MeasuredServer:
             yield self.name
             return
         with serving(self.deployment) as server:
+            warm_up(server, self.deployment)
             yield server.grpc_url
+
+
+WARM_UP_SECONDS, WARM_UP_TOKENS = 3.0, 24  # at most; for each draft length
+WARM_UP_LENGTHS = (2, 4, 8)
+
+
+def warm_up(server: TritonServer, deployment: Deployment) -> None:
+    """Send a few requests to a new server, because the first calls of engines are slow.
+
+    Their draft lengths are fixed, so `auto` learns nothing from their random tokens. A failure is
+    ignored, because the first request of a user reports it.
+    """
+    end, entry = time.monotonic() + WARM_UP_SECONDS, deployment.stream_entry.name
+    longest = deployment.loop_settings().target.max_draft_len
+    variants: list[Inputs] = [
+        {tensors.NUM_DRAFT_TOKENS: n} for n in WARM_UP_LENGTHS if n <= longest
+    ]
+    variants.append(BASELINE.inputs)
+    [scenario] = scenarios_of_lengths([16], len(variants))
+    with status_line("warming up"), suppress(TandemError), Client(server.grpc_url) as client:
+        for prompt, variant in zip(scenario.prompts, variants, strict=True):
+            inputs = inputs_for(prompt, WARM_UP_TOKENS, variant)
+            with closing(client.stream(entry, inputs)) as chunks:
+                if any(time.monotonic() > end for _ in chunks):
+                    return
 
 
 def measured_server(

@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -165,6 +165,15 @@ class Report:
                 tables.append(_table(f"{self.served}: {name}, streamed", LATENCIES, rows))
         return tables
 
+    def costs(self) -> list[Table]:
+        """Return a table per load of what `auto` has measured there by the end of the run."""
+        measured = {}
+        for row in self.rows:
+            for answer in _answers(row.whole) * row.variant.learns:
+                if auto := (answer.statistics or {}).get("auto"):
+                    measured[row.variant.drafter, auto["load"]] = auto
+        return [_costs(drafter, auto) for (drafter, _), auto in measured.items()]
+
     def differences(self) -> list[str]:
         return [
             f"{row.scenario}, concurrency {row.concurrency}, {row.variant}: "
@@ -182,14 +191,31 @@ class Report:
         }
 
 
-def _table(title: str, columns: Sequence[Column], rows: Sequence[Measurement]) -> Table:
-    table = Table(
+def _costs(drafter: str, auto: Mapping[str, Any]) -> Table:
+    """Return what `auto` has measured at one load. auto: see `spec_decode_statistics`."""
+    table = _empty_table(f"what {drafter} auto has measured with {auto['load']} at once")
+    for heading in ("draft\ntokens", "ms\nper round", "tokens\nper round", "tokens/s"):
+        table.add_column(heading, justify="right")
+    plain = {"num_tokens": "none", "ms": auto["plain_ms_per_token"], "tokens_per_round": 1}
+    for draft in (plain, *auto["drafts"]):
+        ms, tokens = draft["ms"], draft["tokens_per_round"]
+        cells = (f"{ms:.1f}", f"{tokens:.2f}", f"{1000 * tokens / ms:.0f}")
+        table.add_row(str(draft["num_tokens"]), *cells)
+    return table
+
+
+def _empty_table(title: str) -> Table:
+    return Table(
         title=Text(title, "bold"),
         title_justify="left",
         box=None,
         pad_edge=False,
         padding=(0, 2, 0, 0),
     )
+
+
+def _table(title: str, columns: Sequence[Column], rows: Sequence[Measurement]) -> Table:
+    table = _empty_table(title)
     shown = [
         (heading, cell)
         for heading, cell in columns

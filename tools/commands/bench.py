@@ -94,8 +94,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         1,
         minimum=0,
     )
-    parser.add_argument_group("output").add_argument(
+    output = parser.add_argument_group("output")
+    output.add_argument(
         "--json", type=output_file, metavar="FILE", help="Write all statistics to this JSON file."
+    )
+    output.add_argument(
+        "--costs", action="store_true", help="Show what draft length auto has measured."
     )
     variants = parser.add_argument_group("what to compare")
     variants.add_argument(
@@ -173,7 +177,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:  # before the tables, because standard output may be full or closed
         write_json(options.json, report.as_json())
     console = table_console()
-    for table in report.tables():
+    for table in report.tables() + report.costs() * options.costs:
         console.print(table, highlight=False)
         console.print()
     console.print(LEGEND, highlight=False)

@@ -23,6 +23,7 @@ from typing import Any
 
 from tandem.bls.settings import AUTO
 from tandem.gateway.settings import GatewaySettings
+from tandem.tools.benchmark.load_generator import warm_up
 from tandem.tools.client.client import MODEL
 from tandem.tools.commands.gateway_options import (
     Keys,
@@ -50,7 +51,13 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set if a browser c
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_deployment(parser.add_argument_group("what to serve"))
+    served = parser.add_argument_group("what to serve")
+    add_deployment(served)
+    served.add_argument(
+        "--no-warm-up",
+        action="store_true",
+        help="Skip the requests, of at most 3 seconds, that warm up the engines.",
+    )
     listening = parser.add_argument_group("addresses (port 0 picks a free one)")
     add_address(listening)
     add_base_port(listening)
@@ -89,6 +96,8 @@ def run(options: argparse.Namespace) -> int:
             check_tracing(options)
         try:
             with serving(deployment, ports, options.address) as server:
+                if not options.no_warm_up:
+                    warm_up(server, deployment)
                 ready = True
                 _serve(server, deployment, bound, keys, options)
         except KeyboardInterrupt:  # the normal end, once the server is ready
