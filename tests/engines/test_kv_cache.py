@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from engine_harness import Conducted, prompt
+from engine_harness import VOCAB, Conducted, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem.engines.engine import Words
 from tandem.engines.errors import RequestError
 from tandem.engines.torch.kv_cache import KVShape, TensorKVCache
 
@@ -54,6 +55,15 @@ def test_the_least_recently_used_entry_is_evicted_at_the_limit(make_harness):
     assert engine.computed(old) == 1
     assert engine.computed(third) == 1
     assert engine.computed(recent) == 4 * BLOCK
+
+
+def test_a_call_that_ends_early_gives_back_the_blocks_that_it_did_not_fill(make_harness):
+    engine = make_harness(kv_cache_tokens=12 * BLOCK)
+    any_token = Words.of(*[(token,) for token in range(VOCAB)])
+    texts = [prompt(seed, 2 * BLOCK) for seed in (20, 21, 22)]
+    for ids in texts:  # up to 5 blocks each
+        assert len(engine.tokens(ids, 3 * BLOCK, stop_words=any_token)) == 1
+    assert [engine.computed(ids) for ids in texts] == [1, 1, 1]
 
 
 def test_calls_wait_for_free_blocks_in_order_of_arrival(make_harness):
