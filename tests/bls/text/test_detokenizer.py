@@ -65,6 +65,17 @@ def test_the_answer_ends_with_the_token_that_completes_a_stop_string():
     ]
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_last_token_of_a_round_may_complete_a_stop_string(stream):
+    so_far, _, texts, kept, _ = fed([[0], [1, 0]], stops=("ba",), stream=stream)
+    assert ("".join(texts), kept, so_far.stop_string) == ("a", [1, 2], "ba")
+
+
+def test_an_answer_of_one_token_has_a_text():
+    so_far, decode, *_ = fed([[0]], stream=False)
+    assert so_far.finish(ids(0), decode) == "a"
+
+
 @pytest.mark.parametrize("count", [10, 2_000])
 def test_detokenizing_takes_linear_time(monkeypatch, count):
     copied = []
