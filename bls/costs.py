@@ -6,7 +6,6 @@ A load is a number of running sequences. `draft_length` chooses drafts from thes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from enum import Enum
 from statistics import median
 
@@ -254,20 +253,19 @@ class LoadCosts:
 MAX_PLAIN_TOKENS = 32
 UNBOUNDED = 2**31 - 1
 # Duration of a call in a stream. A call and its chunk cost up to 10 ms of processor time, which
-# engines on the same processor need. So each running sequence makes calls longer, up to a limit.
-SECONDS_PER_CALL, MOST_SECONDS_PER_CALL = 0.1, 0.5
-UNTIMED_TOKENS = 4  # tokens per call in a stream if sizes must not depend on measured times
+# engines on the same processor need. So if tokens are slow, a call may take longer for FEW_TOKENS.
+SECONDS_PER_CALL, MOST_SECONDS_PER_CALL, FEW_TOKENS = 0.1, 0.5, 4
 
 
 class PlainCallSize:
     """Number of tokens in the next plain call.
 
     steady: the client streams, or a stop string may end the answer. Calls then take about the same
-    time each. load: function that returns the number of running sequences. in_engine: the engine
-    drafts by itself. A new call would interrupt its drafts, so one call decodes the whole answer
-    unless ``steady``. use_timings: sizes may depend on measured times.
+    time each. in_engine: the engine drafts by itself. A new call would interrupt its drafts, so one
+    call decodes the whole answer unless ``steady``. use_timings: sizes may depend on measured
+    times.
 
-    >>> size = PlainCallSize(steady=True, load=lambda: 1)
+    >>> size = PlainCallSize(steady=True)
     >>> for _ in range(4):
     ...     print(size.tokens)
     ...     size.adapt(size.tokens, 0.006 * size.tokens)
@@ -277,24 +275,17 @@ class PlainCallSize:
     8
     """
 
-    def __init__(
-        self,
-        *,
-        steady: bool,
-        load: Callable[[], int],
-        in_engine: bool = False,
-        use_timings: bool = True,
-    ) -> None:
+    def __init__(self, *, steady: bool, in_engine: bool = False, use_timings: bool = True) -> None:
         self._adapts = steady and use_timings
-        self._load = load
         if steady:
-            self.tokens = 1 if use_timings else UNTIMED_TOKENS
+            self.tokens = 1 if use_timings else FEW_TOKENS
         else:
             self.tokens = UNBOUNDED if in_engine else MAX_PLAIN_TOKENS
 
     def adapt(self, tokens: int, seconds: float) -> None:
         """Adjust the size after a call for ``tokens`` tokens took ``seconds``."""
         if self._adapts and tokens:
-            longest = min(SECONDS_PER_CALL * self._load(), MOST_SECONDS_PER_CALL)
-            affordable = int(longest * tokens / max(seconds, 1e-6))
-            self.tokens = max(1, min(affordable, 2 * self.tokens, MAX_PLAIN_TOKENS))
+            speed = tokens / max(seconds, 1e-6)
+            few = min(FEW_TOKENS, int(MOST_SECONDS_PER_CALL * speed))
+            affordable = max(1, few, int(SECONDS_PER_CALL * speed))
+            self.tokens = min(affordable, 2 * self.tokens, MAX_PLAIN_TOKENS)

@@ -80,7 +80,6 @@ class Decoding:
         self._text = IncrementalDetokenizer(request)
         self._plain_call_size = PlainCallSize(
             steady=request.stream or bool(request.stop_strings),
-            load=context.draft_planner.load,
             in_engine=request.drafter_kind.in_engine,
             use_timings=not output_depends_on_lengths(request, settings),
         )

@@ -13,7 +13,7 @@ from scripted import (
     with_engines,
 )
 
-from tandem.bls.costs import MAX_PLAIN_TOKENS, UNBOUNDED, UNTIMED_TOKENS, PlainCallSize
+from tandem.bls.costs import FEW_TOKENS, MAX_PLAIN_TOKENS, UNBOUNDED, PlainCallSize
 from tandem.bls.draft_length import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.loop import Decoding
@@ -21,8 +21,8 @@ from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO
 
 
-def size_of(*, load=1, **given):
-    return PlainCallSize(**{"steady": True, **given}, load=lambda: load)
+def size_of(**given):
+    return PlainCallSize(**{"steady": True, **given})
 
 
 def sizes_of(size, seconds_per_token, count=8):
@@ -38,24 +38,23 @@ def sizes_of(size, seconds_per_token, count=8):
     [
         (0.006, [1, 2, 4, 8, 16, 16, 16, 16]),
         (0.020, [1, 2, 4, 5, 5, 5, 5, 5]),
-        (0.200, [1] * 8),
+        (0.050, [1, 2, 4, 4, 4, 4, 4, 4]),
+        (0.200, [1, 2, 2, 2, 2, 2, 2, 2]),
+        (2.000, [1] * 8),
         (0.0, [1, 2, 4, 8, 16, 32, 32, 32]),
         (0.0001, [1, 2, 4, 8, 16, 32, 32, 32]),
     ],
 )
-def test_calls_of_a_stream_take_about_a_tenth_of_a_second(seconds_per_token, sizes):
+def test_calls_of_a_stream_take_a_tenth_of_a_second_or_longer_if_tokens_are_slow(
+    seconds_per_token, sizes
+):
     assert sizes_of(size_of(), seconds_per_token) == sizes
-
-
-def test_calls_are_longer_with_more_requests_but_take_at_most_half_a_second():
-    assert sizes_of(size_of(load=3), 0.1)[-1] == 3
-    assert sizes_of(size_of(load=64), 0.1)[-1] == 5
 
 
 def test_calls_shrink_when_the_target_slows_down():
     size = size_of()
     sizes_of(size, 0.001)
-    size.adapt(size.tokens, 0.1 * size.tokens)
+    size.adapt(size.tokens, 0.4 * size.tokens)
     assert size.tokens == 1
 
 
@@ -124,7 +123,7 @@ def play_auto(*, stream):
 def test_streams_keep_their_pace_while_drafts_are_paused():
     plain, _ = play_auto(stream=True)
     assert sum(tokens for tokens, _ in plain) > 400  # drafts are paused most of the time
-    assert max(seconds for _, seconds in plain) < 0.1
+    assert max(seconds for _, seconds in plain) < 0.15
 
 
 def test_streaming_does_not_cause_extra_drafts_while_drafting_is_paused():
@@ -145,4 +144,4 @@ def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_size():
     )
     target = SlowTarget()
     play(decoding_of(request, settings), target)
-    assert [tokens for tokens, _ in target.plain] == [UNTIMED_TOKENS] * 5
+    assert [tokens for tokens, _ in target.plain] == [FEW_TOKENS] * 5
