@@ -64,6 +64,12 @@ def test_checkpoints_are_checked_before_weights_are_downloaded(folder):
         deployment.for_checkpoints(folder / "target", None)
 
 
+def test_a_laptop_may_read_a_long_prompt_for_as_long_as_a_request_may_take(folder):
+    write_tokenizer(folder / "target")
+    settings = deployment.for_checkpoints(folder / "target", None).loop_settings()
+    assert settings.target.timeout == settings.request_timeout
+
+
 def test_each_engine_gets_its_own_kv_cache_size(folder):
     small = profile()
     small["engines"]["target"]["kv_cache_tokens"] = 4096

@@ -221,7 +221,11 @@ def for_checkpoints(
         }
         for role, folder in folders.items()
     }
-    profile = Profile.model_validate({"name": name or target.name, "engines": engines})
+    # A laptop can take minutes to read a long prompt, all of which is one call.
+    timeouts = {"target": LoopSettings.request_timeout}
+    profile = Profile.model_validate(
+        {"name": name or target.name, "engines": engines, "timeouts": timeouts}
+    )
     try:
         return check(profile, with_weights=with_weights)
     except ProfileError as error:
