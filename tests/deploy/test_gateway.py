@@ -29,7 +29,7 @@ def options_of(words):
 
 def test_the_chart_passes_arguments_to_the_gateway(render):
     values = {
-        "allowOrigins": ["https://a.example", "https://b.example #1"],
+        "allowOrigins": ["https://a.example", "http://b.example:3000"],
         "maxBodyMb": 3,
         "openObjects": True,
     }

@@ -107,6 +107,7 @@ async def test_shutdown_during_a_slow_response_logs_one_line(caplog, stopping):
         endpoints=frozenset(),
         max_body_bytes=9,
         keys=(),
+        operator_keys=(),
         allowed_origins=(),
         allowed_hosts=None,
         is_stopping=lambda: stopping,
