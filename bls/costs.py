@@ -11,8 +11,8 @@ from statistics import median
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
 # A first measurement has at least this many rounds, with drafts of these lengths in turn, and then
-# as many plain calls of as many tokens.
-FIRST_STEPS, FIRST_LENGTHS = 4, (2, 6)
+# as many plain calls of this many tokens. Shorter calls cost more per token.
+FIRST_STEPS, FIRST_DRAFTS, FIRST_PLAIN_TOKENS = 4, (2, 6), 3
 MOST_STEPS = 10_000  # kept per slot; before the first draft, a slot has no end
 LONGEST_STEP = 2.0  # times the expected duration; any excess is a pause of the machine
 # Slots take SLOT seconds, or longer if SLOT_ROUNDS rounds don't fit. At first they are shorter, so
@@ -47,8 +47,8 @@ class LinearCost:
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # means, central moments
         self._engine_seconds = self._engine_size = 0.0
-        # (size, seconds), the last steps of the current slot
-        self._slot: deque[tuple[float, float]] = deque(maxlen=MOST_STEPS)
+        # (steps, size of each, seconds of each), the last ones of the current slot
+        self._slot: deque[tuple[int, float, float]] = deque(maxlen=MOST_STEPS)
 
     @property
     def known(self) -> bool:
@@ -62,21 +62,28 @@ class LinearCost:
 
     @property
     def num_added(self) -> int:
-        """Number of steps in the current slot."""
+        """How often steps were added to the current slot."""
         return len(self._slot)
 
-    def add(self, size: float, seconds: float, *, engine: float = 0.0) -> None:
-        """Add a step to the current slot. engine: seconds that depend on the size, if known."""
-        self._slot.append((size, max(seconds, 1e-9)))  # the clock may not have advanced
+    def add(self, size: float, seconds: float, *, steps: int = 1, engine: float = 0.0) -> None:
+        """Add steps to the current slot.
+
+        size, seconds: totals of the steps. engine: total by the draft engine's clock, in seconds.
+        """
+        seconds = max(seconds, 1e-9)  # the clock may not have advanced
+        self._slot.append((steps, size / steps, seconds / steps))
         self._engine_seconds += engine
         self._engine_size += size
 
-    def steps(self) -> list[tuple[float, float]]:
+    def steps(self) -> list[tuple[int, float, float]]:
         """Return the steps of the current slot without the excess of pauses."""
         if not self._slot:
             return []
-        usual = median(seconds for _, seconds in self._slot)
-        return [(size, self._without_pause(size, seconds, usual)) for size, seconds in self._slot]
+        usual = median(seconds for *_, seconds in self._slot)
+        return [
+            (steps, size, self._without_pause(size, seconds, usual))
+            for steps, size, seconds in self._slot
+        ]
 
     def end_slot(self, capacity: float, delay: float = 0.0) -> None:
         """End the slot and learn from its steps.
@@ -88,10 +95,11 @@ class LinearCost:
         self.forget_slot()
         if not slot:
             return
-        weight = min(1.0, sum(seconds for _, seconds in slot) / capacity)
+        count = sum(steps for steps, *_ in slot)
+        weight = min(1.0, sum(steps * seconds for steps, _, seconds in slot) / capacity)
         self._decay(1 - weight * (1 - SLOT_MEMORY))
-        for size, seconds in slot:
-            self._learn(size, seconds + delay, weight / len(slot))
+        for steps, size, seconds in slot:
+            self._learn(size, seconds + delay, weight * steps / count)
 
     def record(self, size: float, seconds: float, weight: float) -> None:
         """Learn from one step. weight: of the step, relative to a full slot's."""
@@ -104,8 +112,8 @@ class LinearCost:
 
         usual: expected duration if nothing has been learned.
         """
-        expected = self.seconds(size) if self._y else usual
-        return min(seconds, LONGEST_STEP * expected)
+        fixed, each = self.coefficients() if self._y else (usual, 0.0)
+        return min(seconds, LONGEST_STEP * (fixed + each * size))
 
     def _decay(self, keep: float) -> None:
         self._weight *= keep
@@ -121,11 +129,6 @@ class LinearCost:
         self._y += dy * weight / self._weight
         self._xx += weight * dx * (x - self._x)
         self._xy += weight * dx * (y - self._y)
-
-    def seconds(self, size: float) -> float:
-        """Return the expected seconds of a step."""
-        fixed, each = self.coefficients()
-        return fixed + each * size
 
     def coefficients(self) -> tuple[float, float]:
         """Return ``fixed`` and ``each``, both at least 0.
@@ -153,7 +156,7 @@ class LoadCosts:
     def __init__(self) -> None:
         self.drafting = LinearCost()  # of a round, by drafted tokens
         self.lookup = LinearCost()  # of a round with a lookup draft, by draft tokens
-        self.plain = LinearCost()  # of a call without a draft, by its tokens
+        self.plain = LinearCost()  # of a token without drafts; its size is 0
         self._slot, self._slot_end = 0, 0.0  # number of the current slot; 0: a first measurement
         self._slot_seconds = SLOT
         self._settled = 0.0  # steps that began earlier may overlap with steps of another mode
@@ -165,14 +168,14 @@ class LoadCosts:
 
     @property
     def first_tokens(self) -> int:
-        """Number of tokens in the next draft or plain call during the first measurement."""
-        calls = self.drafting.num_added + self.lookup.num_added + self.plain.num_added
-        return FIRST_LENGTHS[calls % len(FIRST_LENGTHS)]
+        """Length of the next draft during the first measurement."""
+        rounds = self.drafting.num_added + self.lookup.num_added
+        return FIRST_DRAFTS[rounds % len(FIRST_DRAFTS)]
 
     @property
     def plain_speed(self) -> float:
         """Tokens per second of the target alone."""
-        return MAX_PLAIN_TOKENS / max(1e-9, self.plain.seconds(MAX_PLAIN_TOKENS))
+        return 1 / max(1e-9, self.plain.average)
 
     @property
     def mode(self) -> Mode:
@@ -190,7 +193,7 @@ class LoadCosts:
         ends with it.
         """
         if not self.known:
-            return self.first_tokens if self.drafting.known else MAX_PLAIN_TOKENS
+            return FIRST_PLAIN_TOKENS if self.drafting.known else MAX_PLAIN_TOKENS
         left, slot = self._slot_end - now, self._slot + 1
         if self.mode is Mode.NO_DRAFTS:
             settling = left - (1 - 1 / SLOT_ROUNDS) * self._slot_seconds
@@ -217,7 +220,7 @@ class LoadCosts:
         if not has_ended:
             return False
         mode = self.mode
-        alone = sum(seconds for _, seconds in self.plain.steps()) / running
+        alone = sum(steps * seconds for steps, _, seconds in self.plain.steps()) / running
         self._learn(running)
         if self.plain.known and self.drafting.known:
             self._slot += 1
@@ -240,7 +243,7 @@ class LoadCosts:
             # Charge rounds with drafts for the time by which they delayed others' plain calls.
             if self.plain.known:
                 plain = self.plain.steps()
-                late = (seconds - self.plain.seconds(size) for size, seconds in plain)
+                late = (steps * (seconds - self.plain.average) for steps, _, seconds in plain)
                 delay = max(0.0, sum(late) / rounds)
             self.plain.forget_slot()
         self.drafting.end_slot(capacity, delay)

@@ -297,7 +297,7 @@ class DraftPlanner:
         emitted = arms.speeds(1.0, 0.0)[group, 0].tolist()  # without a stop probability
         return {
             "load": 2**self._load_number,
-            "plain_ms_per_token": 1000 / costs.plain_speed,
+            "plain_ms_per_token": 1000 * costs.plain.average,
             "drafts": [
                 {"num_tokens": n, "ms": 1000 * (fixed + each * n), "tokens_per_round": tokens}
                 for n, tokens in zip(self._lengths, emitted, strict=True)
@@ -339,7 +339,7 @@ class DraftPlanner:
         with self._lock:
             costs = self.current_plans().costs
             if costs.is_settled(self._clock() - seconds):
-                costs.plain.add(num_tokens, seconds, engine=seconds)
+                costs.plain.add(0, seconds, steps=num_tokens)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
         # Requests without access to the draft model use lookup drafts even in slots without drafts.

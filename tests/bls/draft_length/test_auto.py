@@ -140,7 +140,7 @@ def test_a_match_that_is_weighed_during_the_first_plan_has_a_length(monkeypatch,
 def test_plain_calls_before_the_first_draft_take_little_memory():
     cost = LinearCost()
     for _ in range(50_000):
-        cost.add(32, 0.32)
+        cost.add(0, 0.01, steps=32)
     assert cost.num_added < 50_000
 
 
