@@ -149,8 +149,10 @@ class VllmEngine:
             call = self._calls.pop(key, None) if answer.final else self._calls.get(key)
         if answer.final:
             self.computed_tokens += answer.usage.computed_tokens
-        if call is not None:
-            deliver(call[1], answer)
+        if call is not None and not deliver(call[1], answer) and not answer.final:
+            with self._lock:
+                self._calls.pop(key, None)  # the client gets no later response either
+                self._messages.put(Stop(key))
 
 
 def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]:
