@@ -225,8 +225,9 @@ class LoadCosts:
         if self.plain.known and self.drafting.known:
             self._slot += 1
             # A call without a draft may take as long as several slots.
-            for _ in range(int(alone / self._slot_seconds) - 1):
-                self._slot += self.mode is Mode.BEST
+            passed = alone / self._slot_seconds
+            while passed >= 2 and self.mode is Mode.BEST:
+                self._slot, passed = self._slot + 1, passed - 1
             usual = SLOT / 2 ** max(0, SHORTER - self._slot // PERIOD_DRAFTING)
             seconds = max(usual, SLOT_ROUNDS * self.drafting.average)
             self._slot_seconds = min(seconds, LONGEST_SLOT)

@@ -194,7 +194,7 @@ class DraftPlanner:
         stops_when_unsure: bool,
         has_draft_model: bool = True,
     ) -> None:
-        self._stops_when_unsure, self.load, self._clock = stops_when_unsure, load, clock
+        self._stops_when_unsure, self._load, self._clock = stops_when_unsure, load, clock
         self._has_draft_model = has_draft_model
         self._without_draft_model: dict[DrafterName, DraftPlanner] = {}
         longest = max(1, max_draft_len)
@@ -219,7 +219,7 @@ class DraftPlanner:
                 drafter,
                 DraftPlanner(
                     self._lengths[-1],
-                    self.load,
+                    self._load,
                     clock=self._clock,
                     stops_when_unsure=False,
                     has_draft_model=False,
@@ -233,7 +233,7 @@ class DraftPlanner:
 
     @property
     def _load_number(self) -> int:
-        return round(math.log2(max(1, self.load())))
+        return round(math.log2(max(1, self._load())))
 
     def current_plans(self) -> LoadPlans:
         """Return the plans for the current load."""
@@ -252,7 +252,7 @@ class DraftPlanner:
             first = min(limit, plans.costs.first_tokens)
             return DraftPlan(first, wants_log_probs=self._stops_when_unsure)
         choice = plans.choices[level]
-        is_sample = not next(self._draft_numbers) % (1 + self.load() // SEQUENCES_PER_SAMPLE)
+        is_sample = not next(self._draft_numbers) % (1 + self._load() // SEQUENCES_PER_SAMPLE)
         num_tokens = min(limit, choice.draft.num_tokens)
         return choice.draft._replace(
             num_tokens=num_tokens, wants_log_probs=self._stops_when_unsure and is_sample
@@ -356,7 +356,7 @@ class DraftPlanner:
         """Return the plans for the current load. If a slot has ended, they are new."""
         with self._lock:
             plans = self.current_plans()
-            if plans.costs.end_slot(self._clock(), max(1, self.load())):
+            if plans.costs.end_slot(self._clock(), max(1, self._load())):
                 self._replan(plans)
             return plans
 
