@@ -301,6 +301,8 @@ def _read_result(
     if not engine.excludes_input:
         tokens = tokens[len(call.context) :]
     _check_ids(tokens, engine.vocab_size)
+    branches = () if call.branching is None else _branches(outputs, engine.vocab_size)
+    num_drafted = sum(len(b.tokens) for b in branches) if call.branching else len(tokens)
     log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
     is_draft = call.engine == "draft"
     return EngineResult(
@@ -313,10 +315,10 @@ def _read_result(
         top=_top(outputs, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS),
         prompt_log_probs=_prompt_log_probs(outputs),
         logits=None if is_draft else _rows(outputs.get(tensors.GENERATION_LOGITS)),
-        draft_logits=_draft_logits(outputs) if is_draft else None,
+        draft_logits=_draft_logits(outputs, num_drafted) if is_draft else None,
         context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
         kv_blocks=_kv_blocks(outputs),
-        branches=() if call.branching is None else _branches(outputs, engine.vocab_size),
+        branches=branches,
     )
 
 
@@ -328,10 +330,19 @@ def _check_ids(tokens: TokenIds, vocab_size: int) -> None:
         raise ValueError(f"token ids must be between 0 and {vocab_size - 1}")
 
 
-def _draft_logits(outputs: dict[str, Any]) -> DraftLogits:
-    """Return the draft engine's tensor, or a copy of a handle, which may outlive the response."""
+def _draft_logits(outputs: dict[str, Any], num_drafted: int) -> DraftLogits:
+    """Return the draft engine's tensor, or a copy of a handle, which may outlive the response.
+
+    Raises ValueError if a drafted token lacks its row, because the target would then reject the
+    request.
+    """
     handle = outputs.get(tensors.SHARED_LOGITS_HANDLE)
-    return outputs.get(tensors.GENERATION_LOGITS) if handle is None else handle.as_numpy().copy()
+    if handle is not None:
+        return handle.as_numpy().copy()
+    logits = outputs.get(tensors.GENERATION_LOGITS)
+    if logits is not None and logits.shape()[-2] < num_drafted:
+        raise ValueError(f"it has logits of {logits.shape()[-2]} of {num_drafted} draft tokens")
+    return logits
 
 
 def _branches(outputs: dict[str, Any], vocab_size: int) -> tuple[BranchDraft, ...]:

@@ -1,4 +1,4 @@
-"""Read the files of a LoRA adapter in the format of Hugging Face's peft, without PyTorch."""
+"""Read the files of checkpoints and of LoRA adapters in the format of peft, without PyTorch."""
 
 from __future__ import annotations
 
@@ -21,6 +21,43 @@ UNSUPPORTED = {
     "layer_replication": (None, []),
     "alora_invocation_tokens": (None, []),
 }
+
+# Files of weights that a checkpoint's JSON may name, all in its own folder
+SAFE_FILE = re.compile(r"[^/\\]+\.safetensors(\.index\.json)?")
+PICKLES = re.compile(r".+\.(bin|pt|pth|ckpt)")
+
+
+def require_safetensors(folder: Path) -> None:
+    """Raise LoadError unless a checkpoint's weights are safetensors files in its folder.
+
+    Otherwise, transformers and TensorRT-LLM would load pickle files. So would transformers if an
+    index or the configuration names one.
+    """
+    named: set[str] = set()
+
+    def collect(part: dict[str, Any]) -> dict[str, Any]:
+        files = part.get("weight_map")
+        named.update(map(str, files.values() if isinstance(files, dict) else ()))
+        if (file := part.get("transformers_weights")) is not None:
+            named.add(str(file))
+        return part
+
+    for path in (folder / "config.json", *sorted(folder.glob("*.safetensors.index.json"))):
+        try:
+            json.loads(path.read_text(), object_hook=collect)
+        except (OSError, ValueError, RecursionError) as error:
+            raise LoadError(f"{path} can't be read: {error}") from error
+    for name in sorted(named):
+        if not SAFE_FILE.fullmatch(name):
+            raise LoadError(f"{folder} names {name!r}, which isn't a safetensors file in it")
+    if not any(folder.glob("*.safetensors")):
+        pickled = sorted(file.name for file in folder.iterdir() if PICKLES.fullmatch(file.name))
+        hint = "".join(
+            f"; {name} is a pickle file, which can run code: if you trust it, convert it with "
+            "AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
+            for name in pickled[:1]
+        )
+        raise LoadError(f"{folder} has no weights (*.safetensors){hint}")
 
 
 def read_adapter_config(folder: Path) -> Mapping[str, Any]:

@@ -51,11 +51,37 @@ def test_a_checkpoint_that_lacks_a_weight_is_rejected(folder):
     )
 
 
-def test_pickled_weights_are_rejected(folder):
+@pytest.fixture
+def pickled(folder):
+    """A checkpoint whose only weights are the pickle file ../pytorch_model.bin."""
     weights = folder / "model.safetensors"
-    torch.save(load_file(weights), folder / "pytorch_model.bin")
+    torch.save(load_file(weights), folder.parent / "pytorch_model.bin")
     weights.unlink()
-    assert "no file named model.safetensors" in rejection(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "adapter_model.bin", "model.pt", "x.pth"])
+def test_pickled_weights_are_rejected_with_a_way_to_convert_them(pickled, name):
+    (pickled.parent / "pytorch_model.bin").rename(pickled / name)
+    line = f"FOLDER has no weights (*.safetensors); {name} is a pickle file, which can run code: "
+    assert rejection(pickled).startswith(line)
+    assert rejection(pickled).endswith(".save_pretrained(...)")
+
+
+@pytest.mark.parametrize("index", ["model.safetensors.index.json", "x.safetensors.index.json"])
+@pytest.mark.parametrize("name", ["../pytorch_model.bin", "pytorch_model.bin", "/etc/passwd"])
+def test_an_index_cannot_name_pickles_or_files_elsewhere(pickled, index, name):
+    (pickled / "pytorch_model.bin").symlink_to(pickled.parent / "pytorch_model.bin")
+    (pickled / index).write_text(json.dumps({"metadata": {}, "weight_map": {LOST: name}}))
+    change_config(pickled, transformers_weights=index)
+    assert rejection(pickled) == f"FOLDER names '{name}', which isn't a safetensors file in it"
+
+
+@pytest.mark.parametrize("name", ["adapter_model.bin", "../other/model.safetensors"])
+def test_a_configuration_cannot_name_pickles_or_files_elsewhere(folder, name):
+    torch.save(load_file(folder / "model.safetensors"), folder / "adapter_model.bin")
+    change_config(folder, transformers_weights=name)
+    assert rejection(folder) == f"FOLDER names '{name}', which isn't a safetensors file in it"
 
 
 def test_a_config_with_more_layers_than_the_weights_is_rejected(folder):

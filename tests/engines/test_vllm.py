@@ -185,10 +185,16 @@ def stand_in(tmp_path):
             "engine.send_bytes(b'?'); engine.recv()",
             "vLLM sent an unreadable message: invalid load key, '?'.",
         ),
+        (
+            "engine.send(None); engine.recv()",
+            "vLLM sent an unreadable message: 'NoneType' object has no attribute 'steps'",
+        ),
+        ("engine.close(); import time; time.sleep(99)", "vLLM's process ended with status -9"),
     ],
-    ids=["killed", "failed", "unreadable"],
+    ids=["killed", "failed", "unreadable", "unknown", "silent"],
 )
-def test_if_vllm_dies_all_calls_fail_immediately_with_the_reason(stand_in, death, line):
+def test_if_vllm_dies_all_calls_fail_with_the_reason(stand_in, death, line, monkeypatch):
+    monkeypatch.setattr("tandem.engines.vllm.engine.SECONDS_TO_END", 1.0)
     dead = threading.Event()
     engine = Harness(stand_in("engine.recv()", death, on_death=dead.set))
     last = engine.start([5, 6], 4).wait().last

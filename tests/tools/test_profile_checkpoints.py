@@ -7,6 +7,7 @@ from checkpoints import write_empty, write_tokenizer
 from profile_files import engines, load, profile, rejection
 
 from tandem.bls.settings import DraftTokenizer
+from tandem.tools.profiles.checkpoint import checkpoint_files
 from tandem.tools.triton import repository
 
 
@@ -80,6 +81,19 @@ def test_pickled_weights_are_rejected_because_they_can_run_code(folder):
     weights = folder / "target" / "model.safetensors"
     weights.rename(weights.with_name("pytorch_model.bin"))
     assert "pytorch_model.bin is a pickle file, which can run code" in rejection(folder, profile())
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "pytorch_model.bin"])
+def test_an_index_cannot_add_other_files_to_a_repository(folder, name):
+    (folder / "secret").write_text("secret")
+    (folder / "target" / "pytorch_model.bin").touch()
+    index = folder / "target" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    assert rejection(folder, profile()).endswith(
+        f"names {name!r}, which isn't a safetensors file in it"
+    )
+    (folder / "target" / "model.safetensors").unlink()
+    assert {path.suffix for path in checkpoint_files(folder / "target")} == {".json"}
 
 
 def test_a_checkpoint_without_one_of_its_files_is_rejected(folder):

@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tandem.engines.errors import LoadError
+from tandem.engines.lora_files import SAFE_FILE, require_safetensors
 from tandem.engines.torch.kv_size import HEADS, LAYERS, WIDTH
 from tandem.preprocessing.errors import TokenizerError
 from tandem.preprocessing.tokenizer import load_tokenizer, longest_token_bytes, token_content
@@ -126,14 +128,11 @@ def read_checkpoint_config(folder: Path) -> dict[str, Any]:
 
 
 def require_weights(folder: Path) -> None:
-    """Raise TandemError if a file of weights is missing. Engines check what the files contain."""
-    if not weight_files(folder):
-        hint = "".join(
-            f"; {pickled.name} is a pickle file, which can run code: if you trust it, convert it "
-            "with AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
-            for pickled in sorted(folder.glob("*.bin"))[:1]
-        )
-        raise TandemError(f"{folder} has no weights (*.safetensors){hint}")
+    """Raise TandemError if weights are missing or pickled. Engines check what the files contain."""
+    try:
+        require_safetensors(folder)
+    except LoadError as error:
+        raise TandemError(str(error)) from error
     if (folder / SINGLE).is_file():
         return
     for file in _indexed_files(folder):
@@ -152,7 +151,7 @@ def weight_files(folder: Path) -> list[Path]:
 def _indexed_files(folder: Path) -> list[Path]:
     weight_map = read_json(folder / INDEX).get("weight_map")
     names = map(str, weight_map.values()) if isinstance(weight_map, dict) else ()
-    return sorted({folder / name for name in names})
+    return sorted({folder / name for name in names if SAFE_FILE.fullmatch(name)})
 
 
 def read_tokenizer(folder: Path) -> TokenizerFolder:

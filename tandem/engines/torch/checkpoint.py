@@ -21,6 +21,7 @@ from transformers import (
 from transformers.utils import logging
 
 from tandem.engines.errors import LoadError, typed_line
+from tandem.engines.lora_files import require_safetensors
 from tandem.engines.torch import attention
 from tandem.engines.torch.kv_size import GROWTH, kv_bytes_per_token
 from tandem.engines.torch.settings import TorchSettings
@@ -38,6 +39,7 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
     """Return transformers' causal LM with all of its weights. Raises LoadError."""
     if not (path / "config.json").is_file():
         raise LoadError(f"{settings.checkpoint}/config.json doesn't exist")
+    require_safetensors(path)
     _require_complete_files(path)
     device = device_of(settings.device)
     dtype = dtype_of(settings.dtype, device)
@@ -52,7 +54,7 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
             dtype=dtype,
             attn_implementation="eager",
             local_files_only=True,
-            use_safetensors=True,  # pickled weights can run code
+            use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are reported below
         )

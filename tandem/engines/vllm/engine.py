@@ -90,11 +90,7 @@ class VllmEngine:
         with self._lock:
             self._ended = self._ended or ClosingError()
             self._messages.put(None)
-        try:
-            self._process.wait(SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        _wait(self._process)
         for thread in self._threads:
             thread.join()
         self._connection.close()
@@ -114,14 +110,19 @@ class VllmEngine:
         failure: EngineError | None = None
         with contextlib.suppress(EOFError, OSError):
             while failure is None:
-                message = self._receive()
-                if isinstance(message, EngineError):
-                    failure = message
-                    continue
-                self.steps = message.steps
-                for key, answer in message.answers:
-                    self._deliver(key, answer)
-        status = self._process.wait()
+                received = self._connection.recv_bytes()
+                try:
+                    message: Stepped | EngineError = pickle.loads(received)
+                    if isinstance(message, EngineError):
+                        failure = message
+                        continue
+                    self.steps = message.steps
+                    for key, answer in message.answers:
+                        self._deliver(key, answer)
+                except Exception as error:  # noqa: BLE001  unpickling can raise anything
+                    self._process.kill()
+                    failure = EndedError(f"vLLM sent an unreadable message: {first_line(error)}")
+        status = _wait(self._process)
         with self._lock:
             died = self._ended is None
             if died:
@@ -134,16 +135,6 @@ class VllmEngine:
         if died:
             self._on_death()
 
-    def _receive(self) -> Stepped | EngineError:
-        """Return the next message. Raises EOFError or OSError if vLLM's process has ended."""
-        received = self._connection.recv_bytes()
-        try:
-            message: Stepped | EngineError = pickle.loads(received)
-        except Exception as error:  # noqa: BLE001 unpickling can raise anything
-            self._process.kill()
-            return EndedError(f"vLLM sent an unreadable message: {first_line(error)}")
-        return message
-
     def _deliver(self, key: int, answer: EngineResponse) -> None:
         with self._lock:
             call = self._calls.pop(key, None) if answer.final else self._calls.get(key)
@@ -153,6 +144,15 @@ class VllmEngine:
             with self._lock:
                 self._calls.pop(key, None)  # the client gets no later response either
                 self._messages.put(Stop(key))
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait until vLLM's process has ended, or kill it. Return its status."""
+    try:
+        return process.wait(SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _start(settings: VllmSettings) -> tuple[Connection, subprocess.Popen[bytes]]:

@@ -54,3 +54,24 @@ def test_a_malformed_response_is_an_error_of_the_engine(wrong):
     assert read_result(triton.response_of(outputs), call, 1.0, SETTINGS.draft).tokens.tolist()
     with pytest.raises(EngineCallError, match="model 'draft' failed: its response is malformed"):
         read_result(triton.response_of(outputs | wrong), call, 1.0, SETTINGS.draft)
+
+
+def logits(rows):
+    return {tensors.GENERATION_LOGITS: np.zeros((1, 1, rows, 5), np.float32)}
+
+
+@pytest.mark.parametrize("branching", [None, Branching((1,), (1,))])
+def test_logits_that_lack_a_draft_token_are_an_error_of_the_draft_engine(branching):
+    """The target would reject the draft, and with it the request."""
+    outputs = {tensors.OUTPUT_IDS: ids(3, 1), tensors.SEQUENCE_LENGTH: np.int32([[2]]), **BRANCH}
+    call = EngineCall("draft", ids(), 2, seed=0, branching=branching)
+    needed = 1 if branching else 2
+
+    def read(rows):
+        response = triton.response_of(outputs | logits(rows))
+        return read_result(response, call, 1.0, SETTINGS.draft)
+
+    assert read(needed).draft_logits.shape()[-2] == needed
+    assert read(needed + 1).draft_logits is not None
+    with pytest.raises(EngineCallError, match="model 'draft' failed: its response is malformed"):
+        read(needed - 1)
