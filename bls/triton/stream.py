@@ -52,10 +52,8 @@ from tandem.bls.triton.tokenizer_calls import (
 from tandem.contract.forwarding import can_be_stopped, is_forwarded
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
-from tandem.guides.errors import GuideError, GuideUndecided
-from tandem.guides.library import check_library
+from tandem.guides.errors import GuideError, GuideUndecided, check_library, keywords_of
 from tandem.guides.matcher import GuideMatcher
-from tandem.guides.rejections import keywords_of
 
 if TYPE_CHECKING:
     from tandem.bls.drafters.translation import Translator
@@ -66,7 +64,7 @@ class RequestGuides:
     """Compiles the guides of requests. Thread-safe.
 
     Rejects all guides if the profile's `max_guide_bytes` is 0, if this Python lacks the library
-    (see `tandem/guides/library.py`), or if the library can't read the tokenizer.
+    (see `tandem/guides/errors.py`), or if the library can't read the tokenizer.
 
     folder: folder of the Triton model. count_rejected: called with the unsupported keyword of each
     guide that can't be compiled.

@@ -15,8 +15,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tandem.guides.references import Definitions
-from tandem.guides.schema_parts import BY_NAME, DATA, iter_schemas
+from tandem.guides.schema_parts import BY_NAME, DATA, Definitions, iter_schemas
 
 ALTERNATIVES: Final = ("anyOf", "oneOf")
 IN_PLACE: Final = ("allOf", *ALTERNATIVES)  # their schemas apply to the same value

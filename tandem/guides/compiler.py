@@ -1,26 +1,29 @@
-"""Compiles guides and caches the results."""
+"""Compiles guides and caches the results. All answers with a guide share its compiled form."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from time import perf_counter
+from typing import Final
 
 from llguidance import LLExecutor, LLMatcher
 
 from tandem.contract.guide import Guide
 from tandem.contract.heap import trim_heap
-from tandem.guides.automaton import GuideAutomaton
-from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
-from tandem.guides.matcher import GuideMatcher, one_line_reason
-from tandem.guides.tokenizer import read_tokenizer
-from tandem.guides.worker import ValidGuide, Worker
-from tandem.guides.worker_process import LIMITS, SILENT
+from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided, one_line_reason
+from tandem.guides.grammar import read_tokenizer
+from tandem.guides.matcher import GuideMatcher
+from tandem.guides.worker import LIMITS, MAX_STATES, SILENT, ValidGuide, Worker
 
+STATE_BYTES: Final = 2_000  # maximum size of a state
+# Assumed growth per second of work (250 MB/s was measured). The library doesn't report the size.
+BYTES_PER_SECOND: Final = 500_000_000
 MAX_CACHE_BYTES = 512 * 2**20  # maximum size of all cached guides, including their growth
 MAX_CACHED_GUIDES = 64
 MAX_CACHED_REJECTIONS = 1024
@@ -28,6 +31,66 @@ MAX_CACHED_REJECTIONS = 1024
 # queue, so that slow guides don't delay fast ones.
 ATTEMPT_SECONDS = (0.1, 4.0)
 MASK_THREADS = 2
+
+
+class GuideAutomaton:
+    """A compiled guide. It grows and never shrinks. Thread-safe.
+
+    The library has its own lock, but holds the GIL while it waits for that lock. So slow calls of a
+    matcher belong inside ``lock_and_time``.
+
+    Once the automaton has reached its state limit (is *full*), its matchers reject every byte,
+    often without an error. So a result of a matcher is valid only if ``error`` returns no error
+    after it.
+    """
+
+    def __init__(self, compiled: LLMatcher, valid_guide: ValidGuide) -> None:
+        self.valid_guide = valid_guide
+        self._compiled = compiled
+        self._probe = compiled.deep_copy()
+        self._probe_is_forced = True  # whether text may be forced at the probe's position
+        self._lock = threading.Lock()
+        self._seconds = 0.0
+
+    @property
+    def max_bytes(self) -> int:
+        """Upper bound on the current memory use in bytes."""
+        grown = min(self._seconds * BYTES_PER_SECOND, MAX_STATES * STATE_BYTES)
+        return self.valid_guide.num_bytes + int(grown)
+
+    def new_matcher(self) -> LLMatcher:
+        """Return a matcher of the library at the start of an answer."""
+        return self._compiled.deep_copy()
+
+    @contextmanager
+    def lock_and_time(self) -> Iterator[None]:
+        """Lock the automaton and measure how long it is used."""
+        with self._lock:
+            began = perf_counter()
+            try:
+                yield
+            finally:
+                self._seconds += perf_counter() - began
+
+    def error(self) -> str:
+        """Return the error that makes the automaton's matchers invalid, or "" if they are valid.
+
+        The library detects an error only when it computes a mask or processes a token that isn't
+        cached. So a probe matcher stays at a position where no text is forced, and computes the
+        same mask each time, which takes 1 us.
+        """
+        mask = self._probe.compute_bitmask()
+        if self._probe_is_forced and not self._probe.is_error():
+            self._probe_is_forced = bool(self._probe.compute_ff_bytes())
+            if self._probe_is_forced:
+                self._probe.consume_token(_first(mask))
+        return self._probe.get_error()
+
+
+def _first(mask: bytes) -> int:
+    """Return the smallest token id that a mask allows."""
+    bits = int.from_bytes(mask, "little")
+    return (bits & -bits).bit_length() - 1
 
 
 class GuideCompiler:

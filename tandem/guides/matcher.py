@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.guides.errors import NO_TEXT, GuideError, TokenForbidden, check_run, shorten
+from tandem.guides.errors import GuideError, TokenForbidden, check_run, one_line_reason
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLTokenizer
 
-    from tandem.guides.automaton import GuideAutomaton
+    from tandem.guides.compiler import GuideAutomaton
 
 # [rows, ceil(vocab_size / 32)]. Bit (id % 32) of word (id // 32) is set if the token is allowed.
 TokenMasks: TypeAlias = NDArray[np.int32]
@@ -32,15 +32,6 @@ LONG_RUN = 1000
 LONG_RUN_STEPS = 16  # tokens per call, so that the caller can be interrupted
 DEAD_END = "it allows no next token: it conflicts with the request's end ids"
 TOO_COMPLEX = "it has become too complex"
-# The library's errors if no token is allowed
-DEAD_ENDS = ("NoExtensionBias", "NoExtension")
-# The library's error if it can't look ahead
-ONE_WAY = "rollback not supported"
-# Advice in a library error that doesn't apply here, and its replacement
-NO_ONE_OF = (
-    ". Enable 'coerce_one_of' option to approximate oneOf with anyOf",
-    " if one value may match two of them; distinguish them by a constant, or use anyOf",
-)
 
 
 class Walk(NamedTuple):
@@ -252,20 +243,6 @@ class GuideMatcher:
         if followed < len(follow) and not full:
             raise GuideError(one_line_reason(errors[1]) if errors[1] else TOO_COMPLEX)
         return result, full
-
-
-def one_line_reason(error: str) -> str:
-    """Return one line of a library error. Other lines may contain the answer's text.
-
-    This is the first line. For an invalid regular expression, a later line gives the reason.
-    """
-    line, _, others = error.strip().partition("\n")
-    if line.endswith("regex parse error:"):
-        reasons = (other for other in others.split("\n") if other.startswith("error: "))
-        line = f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
-    if line.startswith(ONE_WAY):
-        return "the rule attributes max_tokens and stop aren't supported"
-    return NO_TEXT if line in DEAD_ENDS else shorten(line.replace(*NO_ONE_OF))
 
 
 def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:

@@ -3,26 +3,34 @@ r"""Prepares JSON schemas for the library, so that every answer matches its sche
 llguidance 1.9 counts repeated names for `minProperties`, so some schemas are rejected. With escapes
 such as `\u0061`, an additional name may be another spelling of a declared one, so escapes are
 restricted. The library rejects some keywords that have no effect, so they are removed. It misreads
-some patterns and formats, so they are rewritten.
+some patterns and formats, so they are rewritten. It doesn't support `uniqueItems` and
+`propertyNames`, so a few values are listed. It never ends if no finite text matches a part, such as
+a list that must contain itself, so such parts are removed.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from math import perm
 from typing import Any, Final
 
 from tandem.contract.guide import EXACT, LAYOUT_KEY, OWN_OPTIONS
 from tandem.guides.closed_objects import close_objects
-from tandem.guides.endless import drop_endless
-from tandem.guides.errors import TOO_LARGE, GuideError
-from tandem.guides.finite_sets import list_values
-from tandem.guides.formats import FORMATS
+from tandem.guides.errors import NO_TEXT, TOO_LARGE, GuideError, GuideWarning
 from tandem.guides.number_limits import check_numbers
-from tandem.guides.patterns import translate
-from tandem.guides.references import check_references, percent_encode
-from tandem.guides.schema_parts import iter_leaves, iter_schemas
+from tandem.guides.patterns import FORMATS, translate
+from tandem.guides.schema_parts import (
+    Definitions,
+    check_references,
+    iter_leaves,
+    iter_schemas,
+    percent_encode,
+)
 
 # Escapes with which each character of a string has a single spelling.
 ESCAPES: Final = 'nrbtf\\"'
@@ -57,6 +65,19 @@ LARGEST_INTEGER: Final = 2**63 - 1024
 # Tandem's own options: whether objects are open by default, and whether to reject keywords that
 # can't be enforced.
 OPEN_OPTION, STRICT_OPTION = OWN_OPTIONS
+# Maximum number of orders, each of which becomes a list. Five values have 120 orders.
+MAX_ORDERS: Final = 120
+ENUMERATED: Final = frozenset({"enum", "const", "type", "title", "description", "default"})
+
+# Keywords for the items of an array, besides `items`.
+OTHER_ITEMS: Final = frozenset({"anyOf", "prefixItems", "additionalItems"})
+
+REPEATS: Final = "the schema's uniqueItems isn't enforced; items may repeat"
+
+Part = dict[str, Any]
+Part = dict[str, Any]
+
+NO_VALUES: Final[Part] = {"enum": []}
 
 
 def prepare_schema(schema: Any) -> dict[str, Any]:
@@ -71,12 +92,16 @@ def prepare_schema(schema: Any) -> dict[str, Any]:
     own = _own_options(copied)
     try:
         _drop_idle(copied)
-        list_values(copied, strict=own[STRICT_OPTION])
+        _list_values(copied, strict=own[STRICT_OPTION])
         close_objects(copied, by_default=not own[OPEN_OPTION])
     except RecursionError as error:
         raise GuideError(TOO_LARGE) from error
-    _check(copied)
-    drop_endless(copied)
+    check_references(copied)
+    check_numbers(copied)
+    _check_min_properties(copied)
+    _check_first_items(copied)
+    _check_constants(copied)
+    _drop_endless(copied)
     _rewrite(copied)
     return copied
 
@@ -91,14 +116,6 @@ def _own_options(schema: dict[str, Any]) -> dict[str, bool]:
     if wrong is not None:
         raise GuideError(f"'{wrong}' of '{LAYOUT_KEY}' must be true or false")
     return dict.fromkeys(OWN_OPTIONS, False) | taken
-
-
-def _check(schema: dict[str, Any]) -> None:
-    check_references(schema)
-    check_numbers(schema)
-    _check_min_properties(schema)
-    _check_first_items(schema)
-    _check_constants(schema)
 
 
 def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,3 +239,128 @@ def _bound_integer(part: dict[str, Any]) -> None:
         part["minimum"] = -LARGEST_INTEGER
     if not part.keys() & {"maximum", "exclusiveMaximum"}:
         part["maximum"] = LARGEST_INTEGER
+
+
+def _list_values(schema: Part, *, strict: bool) -> None:
+    """Rewrite `uniqueItems` and `propertyNames` with keywords that the library supports.
+
+    strict: whether to raise GuideError if unique items can't be enforced. If false, a
+    GuideWarning is issued instead, and items may repeat.
+    """
+    definitions = Definitions(schema)
+    for part in list(iter_schemas(schema)):
+        if part.get("uniqueItems") is True:
+            _list_items(part, definitions, strict=strict)
+        if isinstance(part.get("propertyNames"), dict):
+            _list_names(part, definitions)
+
+
+def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
+    """Replace `uniqueItems` with a list of the array's possible contents."""
+    del part["uniqueItems"]
+    items, max_items = _constants(part.get("items"), definitions), part.get("maxItems")
+    count = int(max_items) if isinstance(max_items, int | float) else None
+    if items is not None:
+        part["maxItems"] = count = len(items) if count is None else min(count, len(items))
+        if part.keys().isdisjoint(OTHER_ITEMS) and perm(len(items), count) <= MAX_ORDERS:
+            orders = permutations(items, count)
+            part["anyOf"] = [{"items": list(order), "additionalItems": False} for order in orders]
+            del part["items"]
+            return
+    if count is not None and count <= 1:
+        return
+    if strict:
+        raise GuideError(
+            "uniqueItems can be enforced only for a few constants; remove it, or remove 'strict' "
+            "to allow items to repeat"
+        )
+    warnings.warn(GuideWarning(REPEATS), stacklevel=2)
+
+
+def _list_names(part: Part, definitions: Definitions) -> None:
+    """Replace `propertyNames` with a list of the object's possible properties."""
+    constants = _constants(part["propertyNames"], definitions)
+    properties, others = part.get("properties", {}), part.get("additionalProperties", True)
+    if constants is None or "patternProperties" in part or not isinstance(properties, dict):
+        return
+    names = [name for one in constants for name in one["enum"] if isinstance(name, str)]
+    listed = {name: properties.get(name, others) for name in names}
+    part["properties"] = {**dict.fromkeys(properties, False), **listed}
+    part["additionalProperties"] = False
+    del part["propertyNames"]
+
+
+def _constants(schema: Any, definitions: Definitions) -> list[Part] | None:
+    """Return a schema for each value of a schema, or None if it doesn't list scalar values."""
+    if isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and len(schema) == 1:
+        schema = definitions.target(schema["$ref"])
+    if not isinstance(schema, dict) or not schema.keys() <= ENUMERATED:
+        return None
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if values is None and schema.get("type") == "boolean":
+        values = [True, False]
+    if not isinstance(values, list) or any(isinstance(value, list | dict) for value in values):
+        return None
+    unique = {(isinstance(value, bool), value): value for value in values}.values()
+    kind = {"type": schema["type"]} if "type" in schema else {}
+    return [{**kind, "enum": [value]} for value in unique]
+
+
+def _drop_endless(schema: Part) -> None:
+    """Replace endless parts with an empty enum; raise GuideError if the whole schema is endless."""
+    definitions = Definitions(schema)
+    parts = list(iter_schemas(schema))
+    if not any("$ref" in part for part in parts):
+        return
+    ending: set[int] = set()
+    waiting: dict[int, list[Part]] = defaultdict(list)  # id of a schema -> parts that need it
+    left = [*parts]
+    while left:
+        part = left.pop()
+        missing = [
+            one for one in _required_parts(part, definitions, ending) if id(one) not in ending
+        ]
+        if not missing:
+            ending.add(id(part))
+            left += waiting.pop(id(part), ())
+        for one in missing:
+            waiting[id(one)].append(part)
+    if id(schema) not in ending:
+        raise GuideError(NO_TEXT)
+    for part in parts:
+        if id(part) not in ending:
+            part.clear()
+            part.update(NO_VALUES)
+
+
+def _required_parts(part: Part, definitions: Definitions, ending: set[int]) -> Iterator[Part]:
+    """Yield the subschemas that need finite values so that ``part`` can have one.
+
+    ending: ids of schemas known to have finite values. An `anyOf` or `oneOf` that lists one of them
+    adds no requirement.
+    """
+    reference, kind = part.get("$ref"), part.get("type")
+    inner = [definitions.target(reference)] if isinstance(reference, str) else []
+    inner += part["allOf"] if isinstance(part.get("allOf"), list) else []
+    inner += _required(part) if kind == "object" else []
+    inner += _first_items(part) if kind == "array" else []
+    for keyword in ("anyOf", "oneOf"):
+        choice = part.get(keyword)
+        if isinstance(choice, list) and all(isinstance(one, dict) for one in choice):
+            inner += choice if all(id(one) not in ending for one in choice) else []
+    return (one for one in inner if isinstance(one, dict))
+
+
+def _required(part: Part) -> list[Any]:
+    properties, required = part.get("properties"), part.get("required")
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return []
+    return [properties.get(name) for name in required if isinstance(name, str)]
+
+
+def _first_items(part: Part) -> list[Any]:
+    """Return the schemas of the items that an array must contain."""
+    min_items, items, first = part.get("minItems"), part.get("items"), part.get("prefixItems")
+    count = int(min_items) if isinstance(min_items, int | float) else 0
+    listed = items if isinstance(items, list) else first if isinstance(first, list) else []
+    return [*listed[:count], *([items] if count > len(listed) else [])]

@@ -19,7 +19,7 @@ from http_server import http_server, send
 from paths import ROOT
 
 from tandem.bls.metrics import METRICS, WATCHER
-from tandem.guides.library import REQUIREMENT
+from tandem.guides.errors import REQUIREMENT
 from tandem.tools.cli import main
 from tandem.tools.commands.command_line import make_parser
 from tandem.tools.commands.gateway import add_options as add_gateway_options

@@ -5,7 +5,7 @@ import threading
 from small_guides import END, compiler, encoded
 
 from tandem.contract.guide import Guide
-from tandem.guides.automaton import GuideAutomaton
+from tandem.guides.compiler import GuideAutomaton
 from tandem.guides.grammar import make_grammar
 from tandem.guides.matcher import GuideMatcher
 from tandem.guides.worker import ValidGuide

@@ -10,8 +10,7 @@ from small_guides import END, allowed, encoded, is_cached
 
 from tandem.contract.guide import Guide
 from tandem.guides.compiler import GuideCompiler
-from tandem.guides.errors import GuideError, GuideUndecided
-from tandem.guides.rejections import OTHER, keywords_of
+from tandem.guides.errors import OTHER_KEYWORD, GuideError, GuideUndecided, keywords_of
 from tandem.guides.worker import Worker
 
 
@@ -64,8 +63,8 @@ def sized(fresh, monkeypatch):
         times[0] += times[1]
         return times[0]
 
-    monkeypatch.setattr("tandem.guides.automaton.perf_counter", clock)
-    monkeypatch.setattr("tandem.guides.automaton.BYTES_PER_SECOND", 100)
+    monkeypatch.setattr("tandem.guides.compiler.perf_counter", clock)
+    monkeypatch.setattr("tandem.guides.compiler.BYTES_PER_SECOND", 100)
     compile_ = fresh._compile
     monkeypatch.setattr(fresh, "_compile", lambda tried: compile_(tried._replace(num_bytes=1000)))
     return times
@@ -143,10 +142,10 @@ def test_an_error_that_quotes_the_guide_is_shortened(fresh):
 
 def test_rejections_are_counted_by_keyword():
     assert keywords_of('Unimplemented keys: ["if", "then"]') == ["if", "then"]
-    assert keywords_of('Unimplemented keys: ["my own"]') == [OTHER]
+    assert keywords_of('Unimplemented keys: ["my own"]') == [OTHER_KEYWORD]
     assert keywords_of("oneOf constraints are not supported. Enable 'coerce_one_of'") == ["oneOf"]
-    assert keywords_of("Invalid type: not") == [OTHER]
-    assert keywords_of("oneOf is not") == [OTHER]
+    assert keywords_of("Invalid type: not") == [OTHER_KEYWORD]
+    assert keywords_of("oneOf is not") == [OTHER_KEYWORD]
 
 
 # The automaton of this guide has thousands of states.

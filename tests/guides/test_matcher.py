@@ -9,7 +9,7 @@ from small_guides import END, OTHER_END, allowed, compiler, decoded, encoded, ma
 from tokenizer_kinds import SPECIAL
 
 from tandem.contract.guide import Guide
-from tandem.guides.automaton import GuideAutomaton
+from tandem.guides.compiler import GuideAutomaton
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.matcher import GuideMatcher
 from tandem.guides.worker import ValidGuide

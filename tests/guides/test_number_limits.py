@@ -8,8 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from small_guides import fits, matcher, rejection
 
-from tandem.guides.errors import GuideError
-from tandem.guides.rejections import keywords_of
+from tandem.guides.errors import GuideError, keywords_of
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from schema_guides import drawn, rejected
 from schemas import REJECTED, complaint, schema_of
 from small_guides import fits, matcher, rejection
 
-from tandem.guides.errors import GuideError
-from tandem.guides.rejections import keywords_of
+from tandem.guides.errors import GuideError, keywords_of
 
 
 @pytest.mark.parametrize("schemas", first_of(40, 200))

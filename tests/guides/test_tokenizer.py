@@ -5,7 +5,7 @@ import tokenizer_kinds
 from llguidance import LLTokenizer
 from tokenizers import Tokenizer, decoders, models
 
-from tandem.guides.tokenizer import read_tokenizer
+from tandem.guides.grammar import read_tokenizer
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])

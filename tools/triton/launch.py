@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from tandem.guides.library import REQUIREMENT
+from tandem.guides.errors import REQUIREMENT
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.profile import Profile

@@ -13,8 +13,7 @@ from tandem.bls.errors import Cancelled, GuideRejected, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.triton.stream import RequestGuides
 from tandem.contract.guide import Guide
-from tandem.guides.errors import GuideUndecided
-from tandem.guides.library import check_library
+from tandem.guides.errors import GuideUndecided, check_library
 
 SMALL = replace(
     with_engines(SETTINGS, target={"vocab_size": vocab_size()}),
