@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tandem.bls.drafters.registry import BASELINE, DrafterName
-from tandem.contract.capabilities import Capabilities
+from tandem.contract.engine import Capabilities
 
 LogitsType = Literal["FP32", "FP16"]
 

@@ -28,7 +28,7 @@ from tandem.bls.triton.calls import Calls, CallSlot
 from tandem.bls.triton.client import Sender, parameters_of, timeout_of
 from tandem.bls.triton.metrics import Heartbeat
 from tandem.contract import entry as tensors
-from tandem.contract.forwarding import new_forwarded_id
+from tandem.contract.entry import new_forwarded_id
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 

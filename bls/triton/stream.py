@@ -49,7 +49,7 @@ from tandem.bls.triton.tokenizer_calls import (
     needs_tokenizer,
     tokenize,
 )
-from tandem.contract.forwarding import can_be_stopped, is_forwarded
+from tandem.contract.entry import can_be_stopped, is_forwarded
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
 from tandem.guides.errors import GuideError, GuideUndecided, check_library, keywords_of

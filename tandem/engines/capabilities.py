@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from tandem.contract.capabilities import Capabilities
+from tandem.contract.engine import Capabilities
 
 TORCH = Capabilities(
     verifies_drafts=True,

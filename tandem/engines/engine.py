@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.contract.capabilities import Capabilities
+from tandem.contract.engine import Capabilities
 from tandem.contract.errors import ErrorCode
 from tandem.sampling.params import SamplingNumbers
 

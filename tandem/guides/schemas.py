@@ -74,10 +74,10 @@ OTHER_ITEMS: Final = frozenset({"anyOf", "prefixItems", "additionalItems"})
 
 REPEATS: Final = "the schema's uniqueItems isn't enforced; items may repeat"
 
-Part = dict[str, Any]
-Part = dict[str, Any]
+# Schema without values
+NO_VALUES: Final[dict[str, Any]] = {"enum": []}
 
-NO_VALUES: Final[Part] = {"enum": []}
+Part = dict[str, Any]
 
 
 def prepare_schema(schema: Any) -> dict[str, Any]:

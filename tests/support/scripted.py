@@ -23,7 +23,7 @@ from tandem.bls.ports import (
 from tandem.bls.request import Request
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.text import Decode
-from tandem.contract.capabilities import Capabilities
+from tandem.contract.engine import Capabilities
 from tandem.engines.capabilities import TORCH
 
 VOCAB = 8

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.contract.capabilities import Capabilities
+from tandem.contract.engine import Capabilities
 from tandem.contract.errors import ErrorCode
 from tandem.contract.heap import trim_heap
 from tandem.engines.decoding import check, check_kv_blocks

@@ -30,8 +30,8 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tandem.contract import entry as tensors
+from tandem.contract.entry import new_forwarded_id
 from tandem.contract.errors import split_class, split_code
-from tandem.contract.forwarding import new_forwarded_id
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import (
     LOG,

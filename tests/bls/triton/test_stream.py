@@ -19,8 +19,8 @@ from tandem.bls.triton.responses import ResponseBuilder
 from tandem.bls.triton.stream import TOKENIZER_CALLS, StreamEntry
 from tandem.contract import engine as tensors
 from tandem.contract import entry as outputs
+from tandem.contract.entry import new_forwarded_id
 from tandem.contract.errors import prefix_code
-from tandem.contract.forwarding import new_forwarded_id
 from tandem.contract.model_parameters import encode
 from tandem.postprocessing.detokenizer import make_detokenizer
 from tandem.postprocessing.postprocessor import Postprocessor

@@ -13,8 +13,8 @@ from triton_service import CONFIGS, INPUTS, Service, connected, started
 
 from tandem.bls.ports import FinishReason
 from tandem.contract import entry
+from tandem.contract.entry import is_forwarded
 from tandem.contract.errors import prefix_code
-from tandem.contract.forwarding import is_forwarded
 from tandem.gateway.errors import ApiError
 from tandem.gateway.triton import backend
 from tandem.gateway.triton.backend import FINISH_REASONS, Triton

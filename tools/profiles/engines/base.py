@@ -24,8 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import model_parameters
-from tandem.contract.capabilities import Capabilities
-from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
+from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT, Capabilities
 from tandem.engines.errors import LoadError
 from tandem.engines.load import KIND
 from tandem.engines.lora_files import CONFIG_FILE, WEIGHTS_FILE, read_adapter_config

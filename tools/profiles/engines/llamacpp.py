@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from tandem.contract.capabilities import Capabilities
+from tandem.contract.engine import Capabilities
 from tandem.engines import capabilities
 from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES, LlamaCppSettings
 from tandem.engines.torch.kv_size import kv_bytes_per_token

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, PositiveInt
 
-from tandem.contract.capabilities import Capabilities
+from tandem.contract.engine import Capabilities
 from tandem.engines import capabilities
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.lora_files import uniform_rank

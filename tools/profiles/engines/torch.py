@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from tandem.contract.capabilities import Capabilities
+from tandem.contract.engine import Capabilities
 from tandem.engines import capabilities
 from tandem.engines.torch.kv_size import kv_bytes_per_token
 from tandem.engines.torch.settings import LAYER_TYPES, TorchSettings

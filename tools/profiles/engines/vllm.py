@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, NonNegativeInt, PositiveInt, ValidationInfo
 
-from tandem.contract.capabilities import Capabilities
+from tandem.contract.engine import Capabilities
 from tandem.engines import capabilities
 from tandem.engines.vllm.lora import max_rank
 from tandem.engines.vllm.settings import VllmSettings

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from tandem.contract.forwarding import can_be_stopped, is_forwarded, new_forwarded_id
+from tandem.contract.entry import can_be_stopped, is_forwarded, new_forwarded_id
 
 
 def test_ids_of_forwarded_requests_are_recognized_and_unique():
