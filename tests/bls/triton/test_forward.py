@@ -1,20 +1,24 @@
 """Forwarded requests handle clients that leave and calls that fail."""
 
 import itertools
+import threading
 import time
 
 import numpy as np
 import pytest
 from live_triton import eventually
+from model_configs import model_config, start_arguments
 from receivers import Panic
 
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton import forward
 from tandem.bls.triton.calls import Calls
-from tandem.bls.triton.forward import STOP_INTERVAL, _Forwarded
+from tandem.bls.triton.client import LARGE_BYTES
+from tandem.bls.triton.forward import STOP_INTERVAL, ForwardEntry, _Forwarded
 from tandem.contract import entry
 from tandem.contract.errors import prefix_code
 from tandem.contract.forwarding import is_forwarded
+from tandem.contract.model_parameters import encode
 
 TEXT = np.array([[b"one"], [b"two"]], object)
 FLAGS = np.array([True, False])  # a scalar per prompt, as Triton passes it to the model
@@ -206,3 +210,28 @@ def test_a_stop_that_no_thread_is_free_for_is_sent_later(cancelled, monkeypatch)
     for later in (0, STOP_INTERVAL / 2, STOP_INTERVAL):
         cancelled.check(now + later)
     assert len(tries) == 2
+
+
+def test_the_entry_forwards_requests_and_stops_those_whose_clients_leave(pb, tmp_path):
+    settings = ForwarderSettings(stream_model="bls_stream", request_timeout=60.0)
+    config = model_config(encode(settings), name="bls", instance_group=[{"count": 1}])
+    entry_model = ForwardEntry()
+    entry_model.initialize(start_arguments(config, tmp_path))
+    left = pb.ResponseSender(decoupled=False)
+    left.cancelled = True
+    stopped = threading.Event()
+
+    def answer(call):
+        if entry.STOP in call.arrays:
+            stopped.set()
+            return pb.InferenceResponse()
+        assert stopped.wait(30)
+        return pb.response_of({entry.TEXT_OUTPUT: np.zeros(LARGE_BYTES + 1, np.uint8)})
+
+    pb.InferenceRequest.answer = answer
+    entry_model.execute([pb.Request(left, {entry.TEXT_INPUT: TEXT})])
+    assert eventually(lambda: left.sent)
+    assert (
+        entry.TEXT_OUTPUT in left.sent[0].response.arrays
+    )  # in one response, although it is large
+    entry_model.finalize()

@@ -1,9 +1,13 @@
 """The watcher continues after errors in the requests that it checks."""
 
 import threading
+import time
+import weakref
 
 import pytest
+from live_triton import eventually
 
+from tandem.bls.triton import background
 from tandem.bls.triton.background import Watcher
 
 
@@ -55,12 +59,13 @@ def watch():
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), MemoryError(), ValueError("nan")])
-def test_an_error_in_a_check_stops_neither_the_watcher_nor_the_request(watch, error):
+def test_an_error_in_a_check_is_logged_once_and_stops_no_checks(watch, error, pb):
     watcher, failing, other = watch(), Looked(error), Looked()
     watcher.add(failing)
     watcher.add(other)
     assert failing.wait_for(3)
     assert other.wait_for(3)
+    assert len([line for line in pb.Logger.lines if "failed to check a request" in line]) == 1
 
 
 def test_an_error_while_publishing_does_not_end_the_watcher(watch):
@@ -98,3 +103,42 @@ def test_a_logging_error_does_not_end_the_watcher(watch, pb, capsys):
     watcher.add(failing)
     assert failing.wait_for(3)
     assert "boom" in capsys.readouterr().err
+
+
+def test_an_idle_watcher_checks_a_new_request_at_once_and_then_again(watch, monkeypatch):
+    idle = threading.Event()
+    monkeypatch.setattr(background, "IDLE_INTERVAL", 1000.0)
+    watcher, request = watch(idle.set), Looked()
+    assert idle.wait(30)
+    watcher.add(request)
+    assert request.wait_for(3)
+    request.closed = True
+
+
+def test_a_closed_request_is_forgotten(watch):
+    watcher, closed = watch(), Looked()
+    closed.closed, kept = True, weakref.ref(closed)
+    watcher.add(closed)
+    del closed
+    assert eventually(lambda: kept() is None)
+
+
+def test_neither_many_requests_nor_none_keep_a_core_busy(watch):
+    rounds = []
+    watcher, requests = watch(lambda: rounds.append(1)), [Looked() for _ in range(500)]
+    for request in requests:
+        watcher.add(request)
+    time.sleep(0.5)
+    assert max(request.looks for request in requests) <= 2
+    for request in requests:
+        request.closed = True
+    assert eventually(lambda: not watcher._watched)
+    rounds.clear()
+    time.sleep(0.3)
+    assert len(rounds) <= 3
+
+
+@pytest.mark.parametrize("log", [background.log_warning, background.log_info])
+def test_lines_reach_the_servers_log(pb, log):
+    log("hello")
+    assert pb.Logger.lines == ["tandem: hello"]
