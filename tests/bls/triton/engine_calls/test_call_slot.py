@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tandem.bls.errors import EngineTimeout, EngineUnavailable
+from tandem.bls.errors import Cancelled, EngineTimeout, EngineUnavailable
 from tandem.bls.triton.calls import MAX_ABANDONED_CALLS, Abandoned, Calls, CallSlot
 
 
@@ -53,3 +53,12 @@ def test_a_model_with_too_many_abandoned_calls_gets_no_more_calls(pb):
     call("draft")
     calls.count_abandoned("target", -1)
     call("target")
+
+
+def test_an_interrupted_sequence_makes_no_call(pb):
+    pb.InferenceRequest.answer = lambda _: pytest.fail("it was called")
+    slot = CallSlot(Calls())
+    slot.interruption = Cancelled()
+    with pytest.raises(Cancelled):
+        slot.infer("target", pb.InferenceRequest("target"), timeout=60)
+    assert slot.call is None

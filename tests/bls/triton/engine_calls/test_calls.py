@@ -1,5 +1,7 @@
 """A failed call becomes an error with a code and a message that clients may see."""
 
+import time
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -134,3 +136,31 @@ def test_a_model_that_died_or_is_unloaded_or_shuts_down_is_unavailable(said):
 @pytest.mark.parametrize("said", [f"it said: {LOST}", "Stub process 'target_0_0' has said no"])
 def test_other_failures_have_code_internal(said):
     assert engine_error("target", said).code == "INTERNAL"
+
+
+def test_an_error_with_a_code_that_tandem_does_not_know_is_internal(fails):
+    assert fails("no", "UNKNOWN").code == "INTERNAL"
+
+
+def test_a_calls_iterator_outlives_it_by_a_second(pb, monkeypatch):
+    """Triton 2.51 crashes if it is freed while its last response arrives."""
+    calls, kept = Calls(), []
+
+    class Responses(list):
+        pass
+
+    def exec_(*, decoupled):
+        responses = Responses([pb.InferenceResponse()])
+        kept.append(weakref.ref(responses))
+        return responses
+
+    def call():
+        calls.infer("bls_stream", SimpleNamespace(exec=exec_), decoupled=True, may_be_empty=True)
+
+    call()
+    assert kept[0]() is not None
+    later = time.monotonic() + 2
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    call()
+    assert kept[0]() is None
+    assert kept[1]() is not None
