@@ -45,8 +45,8 @@ from tandem.bls.errors import EngineCallError
 from tandem.bls.ports import EngineRole
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO, EngineSettings, LoopSettings
-from tandem.engines.capabilities import VLLM
 from tandem.engines.engine import Engine, EngineRequest, Ids
+from tandem.engines.kinds import VLLM
 from tandem.engines.vllm.engine import VllmEngine
 from tandem.engines.vllm.settings import VllmSettings
 from tandem.tools.profiles.checkpoint import read_checkpoint

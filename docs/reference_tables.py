@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from tandem.bls import metrics as loop_metrics
 from tandem.contract import entry
-from tandem.engines import metric_names as engine_metrics
+from tandem.engines import engine as engine_metrics
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol import anthropic_requests as _anthropic  # noqa: F401 for its models
 from tandem.gateway.protocol import fields as body_fields

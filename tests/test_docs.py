@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tandem.bls import metrics as metric_names
 from tandem.contract import entry
 from tandem.contract.guide import KINDS
-from tandem.engines import metric_names as engine_metric_names
+from tandem.engines import engine as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import DetokenizeRequest, TokenizeRequest
 from tandem.gateway.tool_calls import FORMATS

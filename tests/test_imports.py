@@ -28,9 +28,10 @@ ARROWS = {
         "postprocessing",
     },
     "bls.triton": {"bls", "bls.triton", "contract", "guides", "triton"},
-    "engines": {"engines", "contract", "sampling"},
+    "engines": {"engines", "engines.kinds", "contract", "sampling"},
+    "engines.kinds": {"engines", "engines.remote", "contract"},  # it starts each kind
     "engines.remote": {"engines", "engines.remote", "contract", "triton"},
-    "engines.triton": {"engines", "contract", "triton"},
+    "engines.triton": {"engines", "engines.kinds", "contract", "triton"},
     "gateway": {"gateway", "gateway.triton", "contract", "preprocessing", "postprocessing"},
     "gateway.triton": {"gateway", "gateway.triton", "contract", "triton"},
     "preprocessing": {"preprocessing", "contract"},

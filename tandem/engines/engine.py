@@ -13,10 +13,21 @@ from numpy.typing import NDArray
 
 from tandem.contract.engine import Capabilities
 from tandem.contract.errors import ErrorCode
+from tandem.contract.metric import MetricList
 from tandem.sampling.params import SamplingNumbers
 
 _Ids: TypeAlias = NDArray[np.int32]
 _Places: TypeAlias = NDArray[np.intp]
+METRICS = MetricList()
+
+COMPUTED_TOKENS = METRICS.counter(
+    "tandem_engine_computed_tokens_total",
+    "Tokens that the engine computed; tokens saved by KV reuse don't count",
+)
+REMOTE_CALLS = METRICS.counter(
+    "tandem_engine_remote_calls_total",
+    "Calls that a remote engine sent to a replica, by outcome (`ok`, `failed`)",
+)
 
 
 class Words:

@@ -22,7 +22,9 @@ from tandem.contract.metric import Metric
 from tandem.engines.decoding import count, decode, flag
 from tandem.engines.encoding import Sent, encode
 from tandem.engines.engine import (
+    COMPUTED_TOKENS,
     NO_IDS,
+    REMOTE_CALLS,
     Engine,
     EngineRequest,
     EngineResponse,
@@ -30,8 +32,7 @@ from tandem.engines.engine import (
     Forwarder,
 )
 from tandem.engines.errors import EngineError, RequestError, ResponseError, UnsupportedError
-from tandem.engines.load import excludes_input, load_engine
-from tandem.engines.metric_names import COMPUTED_TOKENS, REMOTE_CALLS
+from tandem.engines.kinds import excludes_input, load_engine
 from tandem.engines.shared_logits import SharedLogitsWriter, read_shared_logits
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -10,8 +10,7 @@ import pytest
 from emulated import emulated
 from engine_harness import VOCAB, Conducted, Harness, prompt, wrong
 
-from tandem.engines.emulated.engine import EmulatedEngine
-from tandem.engines.emulated.timers import WallTimer
+from tandem.engines.emulated.engine import EmulatedEngine, WallTimer
 from tandem.engines.engine import SamplingParams, Words
 from tandem.engines.errors import RequestError
 

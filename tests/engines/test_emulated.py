@@ -188,5 +188,6 @@ def test_errors_name_the_invalid_setting(given, message):
 
 
 def test_an_emulated_engine_does_not_import_torch():
-    code = "import sys, tandem.engines.emulated.load; sys.exit('torch' in sys.modules)"
+    code = "import sys, tandem.engines.kinds, tandem.engines.emulated.engine"
+    code += "; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from tandem.engines.torch.linear import PackedLinear, can_pack, pack_linears
+from tandem.engines.torch.cpu import PackedLinear, can_pack, pack_linears
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
 

@@ -64,7 +64,7 @@ def test_more_calls_than_fit_into_the_cache_wait_and_all_finish(make_llamacpp):
 def test_a_new_text_replaces_the_oldest_if_llamacpp_has_no_sequence_left(
     make_llamacpp, monkeypatch
 ):
-    monkeypatch.setattr("tandem.engines.llamacpp.model.SEQUENCES", 4)
+    monkeypatch.setattr("tandem.engines.llamacpp.engine.SEQUENCES", 4)
     engine = make_llamacpp(kv_cache_tokens=4096)
     assert [len(engine.tokens([first, 9], 2)) for first in range(10, 20)] == [2] * 10
 
@@ -99,7 +99,7 @@ def test_a_prefix_of_a_text_longer_than_the_sliding_window_is_reused_only_if_it_
 
 
 def test_branches_replace_old_texts_if_llamacpp_has_no_sequence_left(make_llamacpp, monkeypatch):
-    monkeypatch.setattr("tandem.engines.llamacpp.model.SEQUENCES", 8)
+    monkeypatch.setattr("tandem.engines.llamacpp.engine.SEQUENCES", 8)
     monkeypatch.setattr("tandem.engines.stepping.kv_cache.STALE_SECONDS", 0.0)
     engine = make_llamacpp(kv_cache_tokens=4096)
     for first in range(10, 20):

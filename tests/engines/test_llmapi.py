@@ -18,7 +18,7 @@ from model_configs import model_config
 
 from tandem.engines.engine import NO_WORDS, EngineRequest, SamplingParams, Words
 from tandem.engines.errors import LoadError, RequestError
-from tandem.engines.llmapi.load import load
+from tandem.engines.kinds import load_engine
 from tandem.engines.llmapi.settings import LlmApiSettings
 
 VOCAB = 131
@@ -71,13 +71,14 @@ def start(package, tmp_path):
 
     def begin(**parameters) -> Harness:
         given = {
+            "engine": "llmapi",
             "model": str(tmp_path / "model"),
             "vocab_size": str(VOCAB),
             "max_seq_len": "256",
             "kv_cache_tokens": "4096",
             **parameters,
         }
-        engine = load(model_config(given), Path())
+        engine = load_engine(model_config(given), Path())
         made.append(engine)
         return Harness(engine)
 
@@ -561,6 +562,7 @@ def test_a_failed_start_is_reported_in_one_line(start, tmp_path):
 
 
 def test_the_error_for_a_missing_package_says_how_to_fix_it(tmp_path):
-    config = {"model": "x", "vocab_size": "9", "max_seq_len": "9", "kv_cache_tokens": "9"}
+    sizes = {"vocab_size": "9", "max_seq_len": "9", "kv_cache_tokens": "9"}
+    config = {"engine": "llmapi", "model": "x", **sizes}
     with pytest.raises(LoadError, match=r"can't import .*pip install tensorrt-llm"):
-        load(model_config(config), tmp_path)
+        load_engine(model_config(config), tmp_path)

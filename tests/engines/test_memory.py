@@ -6,6 +6,7 @@ import torch
 from engine_harness import VOCAB
 from transformers import LlamaConfig
 
+from tandem.engines.checkpoint_files import GROWTH
 from tandem.engines.errors import LoadError
 from tandem.engines.torch import checkpoint
 from tandem.engines.torch.checkpoint import (
@@ -16,7 +17,6 @@ from tandem.engines.torch.checkpoint import (
     weight_bytes,
 )
 from tandem.engines.torch.kv_cache import KVShape, TensorKVCache
-from tandem.engines.torch.kv_size import GROWTH
 from tandem.engines.torch.settings import TorchSettings
 
 CONFIG = LlamaConfig(

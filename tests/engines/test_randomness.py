@@ -14,7 +14,7 @@ from tandem.bls.request import Request, Sampling
 from tandem.engines import noise
 from tandem.engines.engine import SamplingParams
 from tandem.engines.noise import Purpose
-from tandem.engines.stepping import sampling, step_sampler
+from tandem.engines.stepping import sampling
 
 SAMPLING = SamplingParams(temperature=1.1, top_k=40)
 LENGTH = 60
@@ -56,7 +56,7 @@ class Watched(Played):
 @pytest.fixture
 def ledger(monkeypatch):
     made = Ledger(noise.hash_key)
-    for module in (noise, step_sampler, sampling):
+    for module in (noise, sampling):
         monkeypatch.setattr(module, "hash_key", made)
     return made
 

@@ -18,7 +18,7 @@ from tandem.engines.engine import (
     LikeliestTokens,
 )
 from tandem.engines.errors import RequestError, UnsupportedError
-from tandem.engines.load import excludes_input
+from tandem.engines.kinds import excludes_input
 from tandem.sampling.params import SamplingNumbers
 
 NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}

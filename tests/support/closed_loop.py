@@ -42,7 +42,7 @@ from tandem.bls.ports import (
 from tandem.bls.request import Request
 from tandem.bls.settings import DrafterName, EngineSettings, LoopSettings
 from tandem.bls.statistics import Statistics
-from tandem.engines.capabilities import EMULATED
+from tandem.engines.kinds import EMULATED
 
 MAX_DRAFT_LEN = 32
 ANSWER_LEN = 300

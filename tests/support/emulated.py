@@ -7,9 +7,8 @@ from typing import Any
 from engine_harness import VOCAB, Harness
 from virtual_timer import VirtualTimer
 
-from tandem.engines.emulated.engine import EmulatedEngine
+from tandem.engines.emulated.engine import EmulatedEngine, Timer
 from tandem.engines.emulated.settings import EmulatedSettings
-from tandem.engines.emulated.timers import Timer
 
 ALPHA = 0.8
 END = 1

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from tandem.engines.engine import Engine, EngineRequest, EngineResponse, SamplingParams
-from tandem.engines.stepping.sampling import CallSampler
-from tandem.engines.stepping.step_sampler import SamplingInput, StepSampler
+from tandem.engines.stepping.sampling import CallSampler, SamplingInput, StepSampler
 
 VOCAB = 131
 END = 1

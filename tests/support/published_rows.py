@@ -20,7 +20,7 @@ from tandem.contract.model_parameters import decode
 from tandem.engines.emulated.engine import MS, EmulatedEngine
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.engine import Engine, EngineRequest, EngineResponse
-from tandem.engines.load import without_common_parameters
+from tandem.engines.kinds import without_common_parameters
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 

@@ -24,7 +24,7 @@ from tandem.bls.request import Request
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.text import Decode
 from tandem.contract.engine import Capabilities
-from tandem.engines.capabilities import TORCH
+from tandem.engines.kinds import TORCH
 
 VOCAB = 8
 END = 7  # the other end id is 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 
-from tandem.engines.emulated.timers import Action
+from tandem.engines.emulated.engine import Action
 
 
 class VirtualTimer:

@@ -7,7 +7,7 @@ from checkpoints import write_tokenizer
 from error_lines import error_line
 from profile_files import plan
 
-from tandem.engines import capabilities
+from tandem.engines import kinds
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
@@ -54,7 +54,7 @@ def test_an_llmapi_target_gets_its_model_and_lookup_settings(folder):
     assert parameters["max_batch_size"] == 8
     assert parameters["max_seq_len"] == planned.target.max_seq_len == 1024 - 10
     assert parameters["kv_cache_tokens"] == 16 * 1024
-    assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
+    assert planned.target.capabilities == kinds.LLMAPI_SPECULATIVE
 
 
 def test_an_llmapi_model_can_be_outside_the_checkpoint_folder(folder):
@@ -80,12 +80,12 @@ def test_an_llmapi_target_passes_on_speculative_config_and_llm_args(folder):
     assert parameters_of(planned)["speculative_config"] == config
     assert parameters_of(planned)["llm_args"] == llm_args
     assert planned.target.max_seq_len == 1024 - 3
-    assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
+    assert planned.target.capabilities == kinds.LLMAPI_SPECULATIVE
 
 
 def test_an_llmapi_target_can_run_without_speculation(folder):
     planned = plan(folder, kind="llmapi")
-    assert planned.target.capabilities == capabilities.LLMAPI
+    assert planned.target.capabilities == kinds.LLMAPI
     assert planned.loop_settings().drafters == ("none",)
     assert planned.target.max_seq_len == 1024
 

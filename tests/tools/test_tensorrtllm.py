@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from llamas import TENSORRT_PROFILES
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from tandem.engines import capabilities
+from tandem.engines import kinds
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
@@ -113,7 +113,7 @@ def test_the_loop_knows_the_capabilities_of_the_engines(changed):
     ).loop_settings()
     target, draft = settings.target, settings.draft
     assert (target.excludes_input, draft.excludes_input) == (True, False)
-    assert target.capabilities == draft.capabilities == capabilities.TENSORRTLLM
+    assert target.capabilities == draft.capabilities == kinds.TENSORRTLLM
     assert (target.max_seq_len, target.max_draft_len) == (131072, 10)
     assert (target.kv_cache_tokens, target.kv_block_tokens) == (131072, 32)
     assert not settings.shared_logits

@@ -6,7 +6,7 @@ import pytest
 from error_lines import error_line
 from profile_files import plan
 
-from tandem.engines import capabilities
+from tandem.engines import kinds
 from tandem.tools.commands.doctor import examine_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
@@ -20,7 +20,7 @@ def test_a_vllm_target_supports_every_drafter(folder):
     planned = plan(folder, DRAFT, **VLLM)
     assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
     assert planned.target.max_draft_len == 16
-    assert planned.target.capabilities == capabilities.VLLM
+    assert planned.target.capabilities == kinds.VLLM
 
 
 def test_the_drafter_is_engine_if_vllm_speculates_by_itself(folder):

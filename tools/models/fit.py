@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from tandem.engines.checkpoint_files import GROWTH, kv_bytes_per_token
 from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES
-from tandem.engines.torch.kv_size import GROWTH, kv_bytes_per_token
 from tandem.tools.errors import TandemError
 from tandem.tools.models.gguf import gguf_bytes
 from tandem.tools.models.weights import (

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tandem.engines.checkpoint_files import LAYERS, WIDTH
 from tandem.engines.llamacpp.settings import GGUF_FILE
-from tandem.engines.torch.kv_size import LAYERS, WIDTH
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_checkpoint_config, weight_files
 

@@ -13,9 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tandem.engines.checkpoint_files import (
+    HEADS,
+    LAYERS,
+    SAFE_FILE,
+    WIDTH,
+    require_safetensors,
+)
 from tandem.engines.errors import LoadError
-from tandem.engines.lora_files import SAFE_FILE, require_safetensors
-from tandem.engines.torch.kv_size import HEADS, LAYERS, WIDTH
 from tandem.preprocessing.errors import TokenizerError
 from tandem.preprocessing.tokenizer import load_tokenizer, longest_token_bytes, token_content
 from tandem.tools.errors import TandemError

@@ -12,9 +12,9 @@ from typing import Any
 from packaging.version import Version
 from transformers import AutoConfig
 
+from tandem.engines.checkpoint_files import uniform_rank
 from tandem.engines.errors import LoadError, first_line
 from tandem.engines.llmapi.settings import LlmApiSettings
-from tandem.engines.lora_files import uniform_rank
 from tandem.engines.torch.lora import read_adapter, without_weights
 
 # The first release candidate that surely has pull requests 8279, 12661 and 13005. Without them,

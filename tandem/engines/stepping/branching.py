@@ -20,9 +20,8 @@ from tandem.engines.branch import (
 from tandem.engines.engine import EngineRequest, EngineResponse, Respond
 from tandem.engines.noise import Purpose, hash_key
 from tandem.engines.stepping.kv_cache import BranchKV, BranchSegment, KVCache, Packed
-from tandem.engines.stepping.sampling import CallSampler
+from tandem.engines.stepping.sampling import CallSampler, StepOutput
 from tandem.engines.stepping.sequence import CallSequence, take_logits
-from tandem.engines.stepping.step_sampler import StepOutput
 from tandem.engines.stepping.verification import exponentials_for_keys, keys_on
 
 

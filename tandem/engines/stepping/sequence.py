@@ -23,8 +23,7 @@ from tandem.engines.engine import (
 )
 from tandem.engines.errors import RequestError
 from tandem.engines.stepping.kv_cache import KVEntry, Packed, Segment
-from tandem.engines.stepping.sampling import CallSampler
-from tandem.engines.stepping.step_sampler import BANNED, SamplingInput, StepOutput
+from tandem.engines.stepping.sampling import BANNED, CallSampler, SamplingInput, StepOutput
 
 _ROWS_AT_ONCE = 64  # rows of a prompt's logits; each has the width of the vocabulary
 

@@ -6,9 +6,9 @@ memory, and the limits of the configuration as transformers completes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,15 +20,12 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from tandem.engines.checkpoint_files import GROWTH, kv_bytes_per_token, require_safetensors
 from tandem.engines.errors import LoadError, typed_line
-from tandem.engines.lora_files import require_safetensors
 from tandem.engines.torch import attention
-from tandem.engines.torch.kv_size import GROWTH, kv_bytes_per_token
 from tandem.engines.torch.settings import TorchSettings
 
 GIB = 2**30
-
-Loader: TypeAlias = Callable[[TorchSettings, Path], Any]  # the signature of `load_checkpoint`
 
 AttentionInterface.register(attention.NAME, attention.packed_attention)
 AttentionInterface.register(attention.SHAPES_NAME, attention.record_shapes)

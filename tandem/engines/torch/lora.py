@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from tandem.engines.checkpoint_files import WEIGHTS_FILE, read_adapter_config
 from tandem.engines.errors import LoadError
-from tandem.engines.lora_files import WEIGHTS_FILE, read_adapter_config
 
 PREFIX = "base_model.model."
 Map = Callable[..., torch.Tensor]

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
-from tandem.engines.capabilities import VLLM, VLLM_SPECULATIVE
 from tandem.engines.decoding import check
 from tandem.engines.engine import EngineRequest, EngineResponse, Respond, deliver
 from tandem.engines.errors import ClosingError, EndedError, EngineError, LoadError, first_line
+from tandem.engines.kinds import VLLM, VLLM_SPECULATIVE
 from tandem.engines.vllm.arguments import environment, reject_unsupported
 from tandem.engines.vllm.messages import Ready, Stepped, Stop, Submit
 from tandem.engines.vllm.settings import VllmSettings

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tandem.engines.checkpoint_files import uniform_rank
 from tandem.engines.errors import LoadError
-from tandem.engines.lora_files import uniform_rank
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values of `max_lora_rank`
 

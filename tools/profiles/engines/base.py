@@ -25,9 +25,9 @@ from pydantic_core import PydanticCustomError
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import model_parameters
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT, Capabilities
+from tandem.engines.checkpoint_files import CONFIG_FILE, WEIGHTS_FILE, read_adapter_config
 from tandem.engines.errors import LoadError
-from tandem.engines.load import KIND
-from tandem.engines.lora_files import CONFIG_FILE, WEIGHTS_FILE, read_adapter_config
+from tandem.engines.kinds import KIND
 from tandem.tools.errors import TandemError, suggestion
 from tandem.tools.profiles.checkpoint import Checkpoint, read_checkpoint
 

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from tandem.engines import capabilities
+from tandem.engines import kinds
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.preprocessing.tokenizer import load_tokenizer, special_token_ids
 from tandem.tools.profiles.checkpoint import TokenizerFolder, read_tokenizer
@@ -89,7 +89,7 @@ class EmulatedDraft(EngineSection):
             tokenizer = read_tokenizer(self.tokenizer)
         settings = self._settings(tokenizer)
         return EnginePlan(
-            capabilities=capabilities.EMULATED,
+            capabilities=kinds.EMULATED,
             parameters=parameters_of(
                 settings, self.kind, excludes_input=self.exclude_input_in_output
             ),

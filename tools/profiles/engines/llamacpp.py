@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tandem.contract.engine import Capabilities
-from tandem.engines import capabilities
+from tandem.engines import kinds
+from tandem.engines.checkpoint_files import kv_bytes_per_token
 from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES, LlamaCppSettings
-from tandem.engines.torch.kv_size import kv_bytes_per_token
 from tandem.tools.profiles.checkpoint import Checkpoint, read_checkpoint_config
 from tandem.tools.profiles.engines.base import (
     SEQUENCES_CACHED,
@@ -53,7 +53,7 @@ class LlamaCppDraft(CheckpointSection):
         return frozenset({"cuda:0"} if self.n_gpu_layers else {"cpu"})
 
     def capabilities_of(self, settings: LlamaCppSettings) -> Capabilities:  # noqa: ARG002
-        return capabilities.LLAMACPP
+        return kinds.LLAMACPP
 
     def default_kv_cache(self, max_seq_len: int) -> int:
         config = read_checkpoint_config(self.checkpoint)

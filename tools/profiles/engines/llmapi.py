@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, PositiveInt
 
 from tandem.contract.engine import Capabilities
-from tandem.engines import capabilities
+from tandem.engines import kinds
+from tandem.engines.checkpoint_files import uniform_rank
 from tandem.engines.llmapi.settings import LlmApiSettings
-from tandem.engines.lora_files import uniform_rank
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
@@ -118,7 +118,7 @@ class LlmApiTarget(CheckpointSection):
         return super().plan()
 
     def capabilities_of(self, settings: LlmApiSettings) -> Capabilities:
-        return capabilities.LLMAPI_SPECULATIVE if settings.drafts_itself else capabilities.LLMAPI
+        return kinds.LLMAPI_SPECULATIVE if settings.drafts_itself else kinds.LLMAPI
 
     def check_adapter(self, folder: Path) -> None:
         uniform_rank(folder, "TensorRT-LLM")

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from tandem.bls.settings import LogitsType
 from tandem.contract.engine import LORA_FILES
-from tandem.engines import capabilities
+from tandem.engines import kinds
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import read_checkpoint
 from tandem.tools.profiles.engines.base import (
@@ -169,7 +169,7 @@ class TensorRTLLMDraft(EngineSection):
             checkpoint = read_checkpoint(self.checkpoint)
         self.check_settings()
         return EnginePlan(
-            capabilities=capabilities.TENSORRTLLM,
+            capabilities=kinds.TENSORRTLLM,
             backend="tensorrtllm",
             parameters=self._parameters(),
             vocab_size=self.padded_vocab_size(checkpoint.vocab_size),

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tandem.contract.engine import Capabilities
-from tandem.engines import capabilities
-from tandem.engines.torch.kv_size import kv_bytes_per_token
+from tandem.engines import kinds
+from tandem.engines.checkpoint_files import kv_bytes_per_token
 from tandem.engines.torch.settings import LAYER_TYPES, TorchSettings
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
@@ -68,7 +68,7 @@ class TorchDraft(CheckpointSection):
         return frozenset(either.get(self.device, {self.device}))
 
     def capabilities_of(self, settings: TorchSettings) -> Capabilities:  # noqa: ARG002
-        return capabilities.TORCH
+        return kinds.TORCH
 
     def default_kv_cache(self, max_seq_len: int) -> int:
         config = read_checkpoint_config(self.checkpoint)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, NonNegativeInt, PositiveInt, ValidationInfo
 
 from tandem.contract.engine import Capabilities
-from tandem.engines import capabilities
+from tandem.engines import kinds
 from tandem.engines.vllm.lora import max_rank
 from tandem.engines.vllm.settings import VllmSettings
 from tandem.tools.profiles.checkpoint import Checkpoint
@@ -63,7 +63,7 @@ class VllmDraft(CheckpointSection):
         return frozenset(on_gpu if self.device_ids else on_gpu | {"cpu"})
 
     def capabilities_of(self, settings: VllmSettings) -> Capabilities:
-        return capabilities.VLLM_SPECULATIVE if settings.drafts_itself else capabilities.VLLM
+        return kinds.VLLM_SPECULATIVE if settings.drafts_itself else kinds.VLLM
 
     def check_adapter(self, folder: Path) -> None:
         max_rank(folder)

@@ -1,10 +1,10 @@
-"""Read the files of checkpoints and of LoRA adapters in the format of peft, without PyTorch."""
+"""Read the files of checkpoints and of LoRA adapters in peft\'s format, without PyTorch."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,13 @@ UNSUPPORTED = {
     "layer_replication": (None, []),
     "alora_invocation_tokens": (None, []),
 }
+# Memory of the cache, as a multiple of its tokens' size, because entries have room to
+# grow. A CPU uses physical memory only for pages that are written.
+GROWTH = 2
+# Names of the same setting in different architectures
+LAYERS = ("num_hidden_layers", "n_layer")
+HEADS = ("num_attention_heads", "n_head")
+WIDTH = ("hidden_size", "n_embd")
 
 # Files of weights that a checkpoint's JSON may name, all in its own folder
 SAFE_FILE = re.compile(r"[^/\\]+\.safetensors(\.index\.json)?")
@@ -105,3 +112,17 @@ def uniform_rank(folder: Path, engine: str) -> int:
     if not isinstance(rank, int) or rank < 1:
         raise LoadError(f"LoRA adapter '{folder}': r must be at least 1; got {rank!r}")
     return rank
+
+
+def kv_bytes_per_token(setting: Callable[[str], Any], item_bytes: int) -> int:
+    """Return the bytes of one token's keys and values, or 0 if the configuration lacks sizes.
+
+    setting: returns the value of a key in config.json, or None. item_bytes: bytes per number.
+    """
+    layers, heads, width = (
+        next((value for name in names if (value := setting(name)) is not None), 0)
+        for names in (LAYERS, HEADS, WIDTH)
+    )
+    size = setting("head_dim") or (width // heads if heads else 0)
+    kv_heads = setting("num_key_value_heads") or heads
+    return int(2 * layers * kv_heads * size * item_bytes)
