@@ -16,8 +16,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tandem.demo.checkpoint import load_checkpoint
+from tandem.demo.corpus import load_tokenizer
 from tandem.demo.evaluate import continue_greedily, load_prompts
-from tandem.demo.tokens import load_tokenizer
 
 
 def main() -> None:

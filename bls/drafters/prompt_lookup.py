@@ -22,10 +22,8 @@ from tandem.bls.seeds import output_depends_on_lengths
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.contract.entry import MANAGE_POOLS
-from tandem.lookup.documents import POOLS, fill
-from tandem.lookup.ngrams import Match, look_up
-from tandem.lookup.pools import MAX_MATCH, LookupPools
-from tandem.lookup.prediction import Prediction
+from tandem.lookup.ngrams import MAX_MATCH, Match, Prediction, look_up
+from tandem.lookup.pools import POOLS, LookupPools, fill
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 # After n misses in a row, the target decodes min(n, MOST_PLAIN_TOKENS) tokens alone. In text that

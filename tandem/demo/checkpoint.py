@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from tandem.demo.tokens import DEMO, TOKENIZER
-from tandem.demo.vocabulary import VOCABULARY_SIZE
+from tandem.demo.corpus import DEMO, TOKENIZER, VOCABULARY_SIZE
 
 Role = Literal["target", "draft"]
 

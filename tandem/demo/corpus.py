@@ -1,19 +1,26 @@
-"""The training text: Python sources that every installation of Tandem has.
+"""The training text, the tokenizer that target and draft share, and batches of token ids.
 
-The sources are the standard library and the packages of the `embedded` extra, without tests,
-tables, vendored copies and near duplicates. A hash of a file's path decides whether the file is
-held out, so files stay on the same side of the split when a library is updated.
+The text is the Python sources that every installation of Tandem has: the standard library and the
+packages of the `embedded` extra, without tests, tables, vendored copies and near duplicates. A hash
+of a file's path decides whether the file is held out, so files stay on the same side of the split
+when a library is updated.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 Split = Literal["train", "held_out"]
 
@@ -34,6 +41,21 @@ MAX_LINE, MAX_DIGIT_SHARE, MAX_NON_ASCII_SHARE = 400, 0.06, 0.005
 
 SHINGLE_LINES = 4
 MAX_SEEN_SHARE = 0.35
+VOCABULARY_SIZE = 3072
+END_OF_TEXT = "<|endoftext|>"
+
+# Newlines and spaces form separate runs, so an indentation is one token, and a prompt can end
+# before or after it. A name includes one leading space or dot. CamelCase is split at capitals. Each
+# digit is separate.
+PIECES = (
+    r"[ .]?(?:\p{Lu}?[\p{Ll}_]+|[\p{Lu}_]+(?!\p{Ll})|\p{L})"
+    r"|[ ]?\p{N}|\n+|[ ]{2,}|[ ]?[^\s\p{L}\p{N}_]+|\s"
+)
+Ids = npt.NDArray[np.uint16]
+
+DEMO = Path(__file__).parent
+STATE = DEMO / ".train"
+TOKENIZER = DEMO / "tokenizer"
 
 
 @dataclass(frozen=True)
@@ -56,7 +78,7 @@ def documents() -> list[Document]:
     return list(_without_near_duplicates(found))
 
 
-def is_usable(text: str) -> bool:
+def _is_usable(text: str) -> bool:
     """Return False for tables, minified or generated text, and text of unusual length."""
     if not MIN_CHARS <= len(text) <= MAX_CHARS:
         return False
@@ -95,7 +117,7 @@ def _read(name: str, path: Path) -> Document | None:
         text = clean(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, OSError):
         return None
-    return Document(name, text) if is_usable(text) else None
+    return Document(name, text) if _is_usable(text) else None
 
 
 def _without_near_duplicates(candidates: list[Document]) -> Iterator[Document]:
@@ -116,3 +138,102 @@ def _shingles(text: str) -> set[int]:
 
 def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _train_tokenizer(texts: Iterable[str]) -> Tokenizer:
+    """Train the tokenizer on `texts`; the end-of-text token has id 0."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY_SIZE,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the two files that `AutoTokenizer` and `Tokenizer.from_file` load."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END_OF_TEXT,
+        "pad_token": END_OF_TEXT,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 2048,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+@dataclass(frozen=True)
+class TokenizedCorpus:
+    """Two streams of token ids, with an end-of-text token between documents."""
+
+    train: Ids
+    held_out: Ids
+
+
+def load_corpus() -> TokenizedCorpus:
+    """Load the tokenized corpus from the cache, or tokenize it.
+
+    Trains the tokenizer if it doesn't exist.
+    """
+    cached = STATE / "corpus.npz"
+    if not cached.exists():
+        STATE.mkdir(exist_ok=True)
+        found = documents()
+        tokenizer = _tokenizer(found)
+        streams = {
+            split: _stream(tokenizer, [d for d in found if d.split == split])
+            for split in ("train", "held_out")
+        }
+        np.savez(cached, **streams)
+    with np.load(cached) as arrays:
+        return TokenizedCorpus(arrays["train"], arrays["held_out"])
+
+
+def load_tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+
+
+def batch(stream: Ids, index: int, rows: int, length: int, seed: int = 0) -> torch.Tensor:
+    """Return batch `index` of an infinite, seeded shuffle of `stream`: ids [rows, length + 1].
+
+    Each pass over the stream starts at a different offset, so windows don't repeat exactly.
+    """
+    windows = len(stream) // length - 2
+    epoch, first = divmod(index * rows, windows)
+    starts: list[int] = []
+    while len(starts) < rows:
+        rng = np.random.default_rng((seed, length, epoch))
+        offset = int(rng.integers(length))
+        starts += [
+            offset + int(w) * length
+            for w in rng.permutation(windows)[first : first + rows - len(starts)]
+        ]
+        epoch, first = epoch + 1, 0
+    return torch.from_numpy(np.stack([stream[s : s + length + 1] for s in starts]).astype(np.int64))
+
+
+def _tokenizer(found: list[Document]) -> Tokenizer:
+    if not (TOKENIZER / "tokenizer.json").exists():
+        # A third of the files is enough to learn the merges; more would only take memory.
+        _save_tokenizer(
+            _train_tokenizer(d.text for d in found[::3] if d.split == "train"), TOKENIZER
+        )
+    return load_tokenizer()
+
+
+def _stream(tokenizer: Tokenizer, found: list[Document]) -> Ids:
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    encoded = tokenizer.encode_batch_fast([d.text for d in found])
+    return np.concatenate([np.array([*e.ids, end], dtype=np.uint16) for e in encoded])

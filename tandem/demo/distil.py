@@ -16,14 +16,15 @@ from rich.console import Console
 from torch.nn import functional
 
 from tandem.demo.checkpoint import load_checkpoint, new_model, save_checkpoint
-from tandem.demo.optimizer import Optimizer, rate_share
-from tandem.demo.tokens import STATE, Ids, batch, load_corpus
+from tandem.demo.corpus import STATE, Ids, batch, load_corpus
 from tandem.demo.train import (
     JobProgress,
+    Optimizer,
     compile_for_gpu,
     device,
     hidden_states,
     load_state,
+    rate_share,
     save_state,
     slices,
 )

@@ -18,7 +18,7 @@ from rich.console import Console
 from transformers import DynamicCache
 
 from tandem.demo.checkpoint import load_checkpoint
-from tandem.demo.tokens import DEMO, load_corpus, load_tokenizer
+from tandem.demo.corpus import DEMO, load_corpus, load_tokenizer
 from tandem.demo.train import validation_loss
 
 DRAFT_LEN = 4

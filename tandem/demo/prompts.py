@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from tokenizers import Tokenizer
 
-from tandem.demo.corpus import Document, documents
-from tandem.demo.tokens import DEMO, load_tokenizer
+from tandem.demo.corpus import DEMO, Document, documents, load_tokenizer
 
 SHOWN = (
     (

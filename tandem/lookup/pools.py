@@ -1,22 +1,25 @@
-"""Named pools of earlier answers, in which a request looks up its last tokens."""
+"""Named pools of earlier answers, in which a request looks up its last tokens.
+
+A server fills pools from files when it starts.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.lookup.ngrams import Match
+from tandem.lookup.ngrams import MAX_MATCH, MIN_MATCH, Match
 
-MIN_MATCH: Final = 3  # minimum number of matching tokens; shorter matches are too common
-MAX_MATCH: Final = 24  # maximum number of tokens to compare
 MAX_OCCURRENCES: Final = 16  # maximum number of occurrences to compare, newest first
 # An answer counts as at least this many tokens, because its objects also take memory.
 MIN_ANSWER_TOKENS: Final = 64
@@ -28,6 +31,8 @@ MAX_TOKENS: Final = 2**OFFSET_BITS  # maximum number of tokens in all pools
 
 FACTOR: Final = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: its high bits mix best (Knuth)
 WORD: Final = 2**64 - 1
+POOLS = "pools"  # folder of the files in a rendered repository
+LINES = ".jsonl"
 
 
 class PooledAnswer(NamedTuple):
@@ -270,3 +275,47 @@ def _match_length(tokens: array[int], end: int, tail: Sequence[int]) -> int:
     while size < limit and tokens[end - size - 1] == tail[-size - 1]:
         size += 1
     return size
+
+
+class DocumentError(ValueError):
+    """A file isn't a document. The message is one line that names it."""
+
+
+def find_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of all pools, by subfolder; "": files with a document per line."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            files[path.name] = sorted(path.iterdir())
+        elif path.suffix == LINES:
+            files.setdefault("", []).append(path)
+        else:
+            raise DocumentError(f"{path} must be a folder of documents, or a {LINES} file")
+    return files
+
+
+def read_documents(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the pool and the text of each document. Raises DocumentError."""
+    for pool, paths in find_files(folder).items():
+        for path in paths:
+            try:
+                text = path.read_text(encoding="utf-8")
+                if pool:
+                    yield pool, text
+                    continue
+                for line in filter(None, text.split("\n")):
+                    yield path.stem, json.loads(line)["text"].encode().decode()
+            except OSError as error:
+                raise DocumentError(f"can't read {path}: {error.strerror}") from error
+            except UnicodeDecodeError as error:
+                raise DocumentError(f"{path} must be UTF-8") from error
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise DocumentError(
+                    f'each line of {path} must be an object with a text, {{"text": "..."}}'
+                ) from error
+
+
+def fill(pools: LookupPools, folder: Path, encode: Callable[[str], Sequence[int]]) -> None:
+    """Add all documents to their pools."""
+    for pool, text in read_documents(folder):
+        pools.add(pool, encode(text))

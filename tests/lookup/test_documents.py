@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from tandem.lookup.documents import DocumentError, fill, read_documents
-from tandem.lookup.pools import LookupPools
+from tandem.lookup.pools import DocumentError, LookupPools, fill, read_documents
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def test_a_pool_is_a_folder_of_documents_or_a_file_with_one_per_line(folder):
 
 def test_documents_are_utf_8_in_every_locale(folder):
     (folder / "files" / "a.py").write_bytes("é".encode())
-    code = "from pathlib import Path; from tandem.lookup.documents import read_documents\n"
+    code = "from pathlib import Path; from tandem.lookup.pools import read_documents\n"
     code += f"print(ascii([*read_documents(Path({str(folder)!r}))][0]))"
     variables = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     shown = subprocess.check_output([sys.executable, "-c", code], env=variables)

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from tandem.lookup.ngrams import Match
-from tandem.lookup.prediction import Prediction
+from tandem.lookup.ngrams import Match, Prediction
 
 
 def test_after_an_edit_the_next_occurrence_in_the_prediction_is_used():

@@ -11,8 +11,8 @@ from tokenizer_kinds import renumbered, write
 from tokenizers import Tokenizer
 
 from tandem.demo.checkpoint import load_checkpoint
+from tandem.demo.corpus import DEMO
 from tandem.demo.evaluate import rounds, shares
-from tandem.demo.tokens import DEMO
 from tandem.tools.profiles import deployment
 
 from .conftest import serving

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from tandem.bls.drafters.registry import BASELINE, DRAFTERS, PROMPT_LOOKUP, DrafterKind, DrafterName
 from tandem.contract.strings import MAX_STRINGS
-from tandem.lookup.documents import DocumentError, read_documents
-from tandem.lookup.pools import MIN_ANSWER_TOKENS
+from tandem.lookup.pools import MIN_ANSWER_TOKENS, DocumentError, read_documents
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, locate_errors
 from tandem.tools.profiles.profile import DRAFT, Profile
 

@@ -19,7 +19,7 @@ from tandem.bls.drafters.registry import FOLDER as DRAFTERS_FOLDER
 from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.model_parameters import FACTS, encode, encode_values
 from tandem.contract.tensor import Tensor
-from tandem.lookup.documents import POOLS, find_files
+from tandem.lookup.pools import POOLS, find_files
 from tandem.tools.errors import TandemError
 from tandem.tools.folders import atomic_folder, copy_failure
 from tandem.tools.profiles.deployment import DRAFT_TOKENIZER, TOKENIZER, Deployment
