@@ -40,7 +40,7 @@ from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.profile import Profile, read_profile
-from tandem.tools.triton.serving import serving
+from tandem.tools.triton.server import serving
 
 HERE = Path(__file__).resolve().parent
 PROMPT_TOKENS = 64

@@ -28,7 +28,7 @@ from tandem.tools.commands.bench import comma_separated
 from tandem.tools.commands.options import PROFILES
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.triton.serving import serving
+from tandem.tools.triton.server import serving
 
 PROFILE = PROFILES / "emulated-70b-1b.yaml"
 PROMPT_TOKENS = 64

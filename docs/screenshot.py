@@ -19,7 +19,7 @@ from tandem.gateway.server import listen, serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.tools.models.named import find_model
 from tandem.tools.profiles import deployment
-from tandem.tools.triton import serving as triton
+from tandem.tools.triton import server as triton
 from tandem.tools.triton.server import LOOPBACK
 
 PICTURE = Path(__file__).with_name("page.png")

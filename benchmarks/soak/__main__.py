@@ -35,8 +35,7 @@ from benchmarks.soak.growth import Growth, measure_growth, threads_at_rest
 from benchmarks.soak.processes import Sample, is_at_rest, sample, stub_pid
 from benchmarks.soak.questions import Question, answer_questions
 from tandem.tools.profiles import deployment
-from tandem.tools.triton.server import TritonServer
-from tandem.tools.triton.serving import linked_repository
+from tandem.tools.triton.server import TritonServer, linked_repository
 
 PROFILE = Path(__file__).with_name("profile.yaml")
 SAMPLES_A_MINUTE = 12

@@ -20,7 +20,7 @@ from tandem.contract.model_parameters import encode
 from tandem.engines.engine import EngineResponse
 from tandem.engines.errors import ResponseError
 from tandem.engines.shared_logits import SharedLogitsWriter, read_shared_logits
-from tandem.tools.triton.log import TritonLog
+from tandem.tools.triton.status import TritonLog
 
 FINAL = stand_in.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 PLAIN = ["output_ids", "sequence_length"]

@@ -16,7 +16,7 @@ from tandem.tools.client.client import Client, inputs_for
 from tandem.tools.errors import TandemError
 from tandem.tools.evaluation import HuggingFace
 from tandem.tools.triton.launch import PREFIX
-from tandem.tools.triton.serving import serving
+from tandem.tools.triton.server import serving
 
 from .conftest import emulated_zero
 

@@ -20,7 +20,7 @@ from tandem.tools.commands.options import PROFILES, named_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.folders import cache_folder
 from tandem.tools.triton import install
-from tandem.tools.triton.perf_analyzer import find_perf_analyzer
+from tandem.tools.triton.install import find_perf_analyzer
 from tandem.tools.triton.server import Ports, claim_ports
 
 # Simulates Ctrl-C during the import of a slow package.

@@ -8,9 +8,9 @@ from error_lines import error_line
 
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
+from tandem.tools.models.fit import check_architecture, check_weights
 from tandem.tools.models.gguf import gguf_bytes
-from tandem.tools.models.weights import check_architecture, check_weights
-from tandem.tools.profiles import deployment, machine
+from tandem.tools.profiles import deployment
 from tandem.tools.profiles.checkpoint import weight_files
 
 COUNTS = {"target": 400_000_000, "draft": 1_000_000}
@@ -66,23 +66,23 @@ def test_the_cache_takes_twice_the_memory_on_a_gpu(planned):
 
 def test_part_of_the_gpu_memory_is_left_free(monkeypatch):
     for numbers, free in (([70, 100], 60), ([5, 100], 0), ([], None)):
-        monkeypatch.setattr(machine, "_ask_torch", lambda _, numbers=numbers: numbers)
-        assert machine.free_gpu_memory(0.9) == free
-        assert machine.count_gpus() == (numbers[0] if numbers else 0)
+        monkeypatch.setattr(fit, "_ask_torch", lambda _, numbers=numbers: numbers)
+        assert fit.free_gpu_memory(0.9) == free
+        assert fit.count_gpus() == (numbers[0] if numbers else 0)
 
 
 def test_free_memory_in_a_container_respects_its_limit(tmp_path, monkeypatch):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
-    monkeypatch.setattr(machine, "MEMINFO", meminfo)
-    monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    assert machine.free_memory() == 8000 * 1024
+    monkeypatch.setattr(fit, "MEMINFO", meminfo)
+    monkeypatch.setattr(fit, "CGROUP", tmp_path)
+    assert fit.free_memory() == 8000 * 1024
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("3000000\n")
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 500000\n")
-    assert machine.free_memory() == 8000 * 1024
+    assert fit.free_memory() == 8000 * 1024
     (tmp_path / "memory.max").write_text("4000000\n")
-    assert machine.free_memory() == 1_500_000
+    assert fit.free_memory() == 1_500_000
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from tandem.tools.commands.command_line import make_parser
 from tandem.tools.commands.options import chosen_deployment
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
-from tandem.tools.models import hub as hub_module
-from tandem.tools.models.hub import HubModel
-from tandem.tools.models.named import find_model
-from tandem.tools.models.weights import count_parameters
+from tandem.tools.models import named as named_module
+from tandem.tools.models.fit import count_parameters
+from tandem.tools.models.named import HubModel, find_model
 
 ID = "owner/small-model"
 
@@ -167,7 +166,7 @@ def test_a_repository_without_safetensors_is_rejected(served, checkpoint):
 
 def test_a_full_disk_is_reported_before_weights_are_downloaded(served, monkeypatch):
     model = HubModel(ID).find()
-    monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    monkeypatch.setattr(named_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     text = error_line(TandemError, model.checkpoint)
     assert text.startswith(f"{ID} needs 1 MB in ")
     assert text.endswith("free; free some space, or set HF_HOME to another folder")

@@ -3,7 +3,7 @@
 from http_server import http_server, send
 
 from tandem.bls.metrics import OLDEST_DELIVERY
-from tandem.tools.triton.pages import all_exist, oldest_pending_response
+from tandem.tools.triton.status import all_exist, oldest_pending_response
 
 PAGE = (
     f"# HELP {OLDEST_DELIVERY} seconds\n"

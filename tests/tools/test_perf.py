@@ -15,8 +15,8 @@ import pytest
 from tandem.tools import cli as command
 from tandem.tools.commands import perf
 from tandem.tools.errors import TandemError
-from tandem.tools.triton import perf_analyzer
-from tandem.tools.triton.perf_analyzer import MEMBER, find_perf_analyzer
+from tandem.tools.triton import install
+from tandem.tools.triton.install import MEMBER, find_perf_analyzer
 
 ENTRIES, STREAMS = ("bls", "bls_stream"), ("bls_stream",)
 RUNS = "#!/bin/sh\nexit 0\n"
@@ -27,7 +27,7 @@ PRINTS = '#!/bin/sh\n[ "$1" = --version ] || { echo "$@, past $no_grpc_proxy"; e
 def bare(tmp_path, monkeypatch):
     """Simulate a machine without perf_analyzer, with an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(perf_analyzer.shutil, "which", lambda _: None)
+    monkeypatch.setattr(install.shutil, "which", lambda _: None)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def wheel(tmp_path, monkeypatch):
             archive.writestr(MEMBER, program)
 
     write(RUNS)
-    monkeypatch.setattr(perf_analyzer, "_download", lambda _: path)
+    monkeypatch.setattr(install, "_download", lambda _: path)
     return write
 
 
@@ -176,7 +176,7 @@ def test_perf_analyzer_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch
     assert {path.name for path in libraries.iterdir()} == {"libb64.so.0d", "libcudart.so.12"}
     assert all(path.is_file() for path in libraries.iterdir())
     assert ours[:2] == ["env", f"LD_LIBRARY_PATH={libraries}"]
-    monkeypatch.setattr(perf_analyzer, "_download", None)
+    monkeypatch.setattr(install, "_download", None)
     assert find_perf_analyzer() == ours
 
 
@@ -186,7 +186,7 @@ def test_libraries_of_a_deleted_environment_are_replaced(tmp_path, monkeypatch):
     for path in libraries.iterdir():
         path.unlink()
         path.symlink_to(tmp_path / "deleted" / path.name)
-    monkeypatch.setattr(perf_analyzer, "_download", None)
+    monkeypatch.setattr(install, "_download", None)
     find_perf_analyzer()
     assert all(path.is_file() for path in libraries.iterdir())
 
@@ -196,14 +196,14 @@ def test_a_working_perf_analyzer_on_the_path_is_preferred(tmp_path, monkeypatch)
     program = tmp_path / "perf_analyzer"
     program.write_text(RUNS)
     program.chmod(0o755)
-    monkeypatch.setattr(perf_analyzer.shutil, "which", lambda _: str(program))
+    monkeypatch.setattr(install.shutil, "which", lambda _: str(program))
     assert find_perf_analyzer() == [str(program)]
     program.write_text("#!/bin/sh\nexit 1\n")
     assert find_perf_analyzer() != [str(program)]
 
 
 def test_a_failed_download_is_reported_in_one_line(monkeypatch):
-    monkeypatch.setattr(perf_analyzer, "PACKAGE", "no such package")
+    monkeypatch.setattr(install, "CLIENT", "no such package")
     with pytest.raises(
         TandemError,
         match="can't download no such package: ERROR: Invalid requirement: 'no such package'",

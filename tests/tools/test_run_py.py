@@ -3,8 +3,8 @@
 import pytest
 from error_lines import error_line
 
+from tandem.tools.commands.run_options import DraftTargetConfig, PromptLookupConfig, parse
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.run_py import DraftTargetConfig, PromptLookupConfig, parse
 
 EIGHT = [*range(8)]
 

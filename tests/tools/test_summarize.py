@@ -21,12 +21,11 @@ from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.commands import summarize
 from tandem.tools.commands.command_line import make_parser
 from tandem.tools.commands.options import DEMO
-from tandem.tools.commands.run_options import DraftingOptions
+from tandem.tools.commands.run_options import DraftingOptions, PromptLookupConfig
 from tandem.tools.commands.summarize import answer_in_turns, speculation_inputs
 from tandem.tools.errors import TandemError
 from tandem.tools.evaluation import MEASURES, AccuracyComparison, HuggingFace, cut, mean_rouge
 from tandem.tools.profiles import deployment
-from tandem.tools.profiles.run_py import PromptLookupConfig
 
 DOCUMENTS = """--test_hf --test_trt_llm --check_accuracy --hf_model_dir hf --engine_dir ./target \
 --batch_size=1 --prompt_lookup_config="[10,2,[0]]" --kv_cache_enable_block_reuse"""

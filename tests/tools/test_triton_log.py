@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.tools.triton.log import TritonLog
+from tandem.tools.triton.status import TritonLog
 
 TRACEBACK = (
     'E1120 10:20:34.538102 21010 background.py:20] "tandem: the decoding loop failed\\n'

@@ -24,7 +24,7 @@ from tandem.tools.benchmark import load_generator
 from tandem.tools.commands import up
 from tandem.tools.folders import TemporaryFolder, create_log, keep_log, remove_leftovers
 from tandem.tools.profiles import deployment
-from tandem.tools.triton.serving import linked_repository
+from tandem.tools.triton.server import linked_repository
 
 SERVER = SimpleNamespace(
     http_url="127.0.0.1:1",

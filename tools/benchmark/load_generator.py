@@ -22,8 +22,7 @@ from tandem.tools.client.answer import Answer, Answers
 from tandem.tools.client.client import MODEL, Client, Inputs, inputs_for
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.triton.server import TritonServer
-from tandem.tools.triton.serving import serving, status_line
+from tandem.tools.triton.server import TritonServer, serving, status_line
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.answer import Answer, AnswerChunk, AnswerTotals
 from tandem.tools.errors import TandemError
-from tandem.tools.triton import pages
+from tandem.tools.triton.status import http_service
 
 URL = "127.0.0.1:8001"
 MODEL = "bls_stream"
@@ -197,7 +197,7 @@ class Client(AbstractContextManager["Client"]):
                 alive = self._connection.is_server_live(client_timeout=ALIVE_SECONDS)
             if not alive:
                 host, _, port = self._url.rpartition(":")
-                if service := pages.http_service(host, int(port)):
+                if service := http_service(host, int(port)):
                     right = f"set --url to the gRPC port, such as {host}:8001"
                     return TandemError(f"{self._url} is {service}; {right}")
                 return TandemError(f"no server responds at {self._url}; start one with: tandem up")

@@ -26,10 +26,9 @@ from rich.table import Table
 from tandem.tools.commands.gateway_options import add_base_port, usual_ports
 from tandem.tools.commands.options import add_profile, named_profile
 from tandem.tools.errors import TandemError, install_extra
-from tandem.tools.models.fit import check_fit
+from tandem.tools.models.fit import check_fit, count_gpus, free_memory
 from tandem.tools.profiles.deployment import load
 from tandem.tools.profiles.engines.remote import Reading, RemoteDraft
-from tandem.tools.profiles.machine import count_gpus, free_memory
 from tandem.tools.profiles.profile import convert_errors, read_profile
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports

@@ -20,9 +20,8 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs
 from tandem.tools.errors import TandemError, UsageError, suggestion
-from tandem.tools.models.fit import ROLES, Role, check_fit, fitting_kv_caches
-from tandem.tools.models.named import find_model
-from tandem.tools.models.weights import FoundModel, check_weights
+from tandem.tools.models.fit import ROLES, Role, check_fit, check_weights, fitting_kv_caches
+from tandem.tools.models.named import FoundModel, find_model
 from tandem.tools.profiles.deployment import Deployment, for_checkpoints, load
 
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"

@@ -44,8 +44,8 @@ from tandem.tools.commands.options import (
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.signals import handle_signals
-from tandem.tools.triton.perf_analyzer import find_perf_analyzer
-from tandem.tools.triton.serving import serving
+from tandem.tools.triton.install import find_perf_analyzer
+from tandem.tools.triton.server import serving
 
 FORWARDER = "bls"
 POLL_SECONDS = 0.05

@@ -18,7 +18,7 @@ from tandem.tools.client.dataset import PROMPT_KEYS, read_prompts
 from tandem.tools.client.terminal import PICTURES, closing_line
 from tandem.tools.commands import run_options
 from tandem.tools.commands.options import add_count, add_inputs, nonempty_path, read_inputs
-from tandem.tools.triton.serving import serving
+from tandem.tools.triton.server import serving
 
 SAMPLING = (tensors.TEMPERATURE, tensors.TOP_K, tensors.TOP_P, tensors.RANDOM_SEED)
 

@@ -44,8 +44,7 @@ from tandem.tools.errors import TandemError, UsageError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection
 from tandem.tools.profiles.engines.remote import RemoteDraft
-from tandem.tools.triton.server import Ports, TritonServer, claim_ports
-from tandem.tools.triton.serving import serving
+from tandem.tools.triton.server import Ports, TritonServer, claim_ports, serving
 
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set if a browser can open a window
 

@@ -1,28 +1,37 @@
-"""Estimates whether models fit into free memory, before any of them is loaded."""
+"""Estimates whether models fit into free memory, before any of them is loaded.
+
+The number of weights comes from the sizes of files.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from tandem.engines.checkpoint_files import GROWTH, kv_bytes_per_token
+from tandem.engines.checkpoint_files import GROWTH, LAYERS, WIDTH, kv_bytes_per_token
 from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES
 from tandem.tools.errors import TandemError
 from tandem.tools.models.gguf import gguf_bytes
-from tandem.tools.models.weights import (
-    check_architecture,
-    check_weights,
-    count_parameters,
-    gigabytes,
-    item_bytes,
-)
-from tandem.tools.profiles.checkpoint import read_checkpoint_config
+from tandem.tools.profiles.checkpoint import read_checkpoint_config, weight_files
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.profiles.engines.llamacpp import LlamaCppDraft
 from tandem.tools.profiles.engines.torch import TorchDraft
-from tandem.tools.profiles.machine import free_gpu_memory, free_memory
 
+EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte)\.weight$")  # [vocabulary, width]
+LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
+POINTER = b"version https://git-lfs"
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")  # cgroup v2; in a container, its own control group
 ENGINE_BYTES = 500_000_000  # used by a process with PyTorch before it loads a model
 FLOAT32 = 4
 FIRST_GPU = "cuda:0"
@@ -150,3 +159,138 @@ def estimate_needs(
             cached *= GROWTH
         needs[role] = Need(count * size, cached, plan.kv_cache_tokens, plan.max_seq_len)
     return needs
+
+
+def count_parameters(folder: Path) -> int:
+    """Return the approximate number of weights in a checkpoint's folder; 0 without known files."""
+    size = sum(path.stat().st_size for path in weight_files(folder))
+    return size // item_bytes(read_checkpoint_config(folder))
+
+
+def check_architecture(folder: Path) -> None:
+    """Raise TandemError if the installed transformers doesn't know a checkpoint's architecture.
+
+    Searches the names in its source, because importing it takes seconds.
+    """
+    kind, package = read_checkpoint_config(folder).get("model_type"), find_spec("transformers")
+    if kind is None or package is None or package.origin is None or (folder / GGUF_FILE).exists():
+        return
+    sources = Path(package.origin).parent.glob("models/auto/*.py")
+    names = {name for path in sources for name in re.findall(r'"([\w.-]+)"', path.read_text())}
+    if "llama" in names and kind not in names:
+        raise TandemError(
+            f"{folder}: architecture '{kind}' isn't known to transformers "
+            f"{metadata.version('transformers')}; a newer version may know it"
+        )
+
+
+def check_weights(folder: Path) -> None:
+    """Raise TandemError if a checkpoint's weights are incomplete or don't fit its config.json.
+
+    Reads only the headers of the files, so that an error takes no time. Engines check the rest.
+    """
+    config = read_checkpoint_config(folder)
+    shapes: dict[str, list[int]] = {}
+    for path in weight_files(folder):
+        shapes |= _read_shapes(path)
+    vocabulary = config.get("vocab_size")
+    width, layers = (next(filter(None, map(config.get, names)), None) for names in (WIDTH, LAYERS))
+    for name, shape in shapes.items():
+        if not (EMBEDDING.search(name) and width):
+            continue
+        # Some architectures have embeddings of another width, which is also in config.json.
+        if shape[:1] != [vocabulary] or shape[-1] not in config.values():
+            raise TandemError(
+                f"the weights in {folder} are another model's: {name} has shape {shape}, but "
+                f"config.json needs {[vocabulary, width]}"
+            )
+    found = {int(number[1]) for name in shapes if (number := LAYER.search(name))}
+    if found and layers and max(found) + 1 < layers:
+        raise TandemError(
+            f"the weights in {folder} are another model's: they have {max(found) + 1} layers, but "
+            f"config.json needs {layers}"
+        )
+
+
+def _read_shapes(path: Path) -> dict[str, list[int]]:
+    """Return the shapes of the weights in a safetensors file. Raises TandemError."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        if POINTER.startswith(start) and start:
+            raise TandemError(f"{path} is only a pointer to the weights; run git lfs pull")
+        end = 8 + int.from_bytes(start, "little")
+        header = file.read(end - 8) if 8 < end <= size else b""
+    try:
+        weights = json.loads(header)
+        weights.pop("__metadata__", None)
+        end += max((weight["data_offsets"][1] for weight in weights.values()), default=0)
+        shapes = {name: list(weight["shape"]) for name, weight in weights.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TandemError(f"{path} isn't a complete safetensors file; download it again") from error
+    if size < end:
+        raise TandemError(f"{path} is truncated: {size} of {end} bytes; download it again")
+    return shapes
+
+
+def item_bytes(config: Mapping[str, Any]) -> int:
+    """Return the bytes per weight in a checkpoint's files. config: its config.json."""
+    return ITEM_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 4)
+
+
+def gigabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{max(size, 1e6) / 1e6:.0f} MB"
+
+
+def free_memory() -> int:
+    """Return the bytes that a new process can allocate within the container's limit."""
+    available = re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())
+    free = int(available.group(1)) * 1024 if available else 0
+    limited = _memory_below_limit()
+    return free if limited is None else min(free, limited)
+
+
+def _memory_below_limit() -> int | None:
+    """Return the bytes left under the control group's memory limit, or None without a limit."""
+    try:
+        limit = (CGROUP / "memory.max").read_text().strip()
+        used = int((CGROUP / "memory.current").read_text())
+        statistics = (CGROUP / "memory.stat").read_text()
+    except OSError:
+        return None
+    if limit == "max":
+        return None
+    files = re.search(r"^inactive_file (\d+)$", statistics, re.MULTILINE)
+    return max(int(limit) - used + (int(files.group(1)) if files else 0), 0)
+
+
+def count_gpus() -> int:
+    return next(iter(_ask_torch("torch.cuda.device_count()")), 0)
+
+
+def free_gpu_memory(fraction: float) -> int | None:
+    """Return the bytes that a new process can allocate on the first GPU, or None without a GPU.
+
+    fraction: the maximum share of the GPU's memory in use, including other processes.
+    """
+    memory = _ask_torch("*torch.cuda.mem_get_info() if torch.cuda.is_available() else ()")
+    if not memory:
+        return None
+    free, total = memory
+    return max(0, int(fraction * total) - (total - free))
+
+
+def _ask_torch(question: str) -> list[int]:
+    """Return the numbers that a PyTorch expression yields.
+
+    Evaluates it in a separate process, because importing PyTorch takes seconds and memory.
+    """
+    if shutil.which("nvidia-smi") is None:
+        return []
+    asked = subprocess.run(
+        [sys.executable, "-c", f"import torch; print({question})"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [int(number) for number in asked.stdout.split()] if asked.returncode == 0 else []

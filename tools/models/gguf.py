@@ -17,7 +17,7 @@ from tandem.engines.llamacpp import api
 from tandem.engines.llamacpp.settings import GGUF_FILE
 from tandem.tools.errors import TandemError, install_extra
 from tandem.tools.folders import atomic_folder, cache_folder
-from tandem.tools.triton.serving import status_line
+from tandem.tools.triton.server import status_line
 
 MAGIC = b"GGUF"
 STAMP = "source.json"

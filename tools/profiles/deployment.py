@@ -22,9 +22,8 @@ from tandem.engines.llamacpp.settings import GGUF_FILE
 from tandem.postprocessing.postprocessor import DetokenizerSettings
 from tandem.preprocessing.preprocessor import TokenizerSettings
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles import checks, vocabulary
+from tandem.tools.profiles import checks
 from tandem.tools.profiles.checkpoint import TokenizerFolder
-from tandem.tools.profiles.drafters import allowed_kinds, own_kinds
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError, locate_errors
 from tandem.tools.profiles.engines.llamacpp import LlamaCppTarget
 from tandem.tools.profiles.engines.torch import TorchTarget
@@ -244,13 +243,13 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
                     section.check_weights()
     checks.check_profile(profile)
     target, draft = plans[TARGET], plans.get(DRAFT)
-    tokenizer = vocabulary.target_tokenizer(profile)
-    draft_tokenizer = vocabulary.draft_tokenizer(profile, tokenizer)
-    vocabulary.check_width(target, profile.engines.target, tokenizer, TARGET)
+    tokenizer = checks.target_tokenizer(profile)
+    draft_tokenizer = checks.draft_tokenizer(profile, tokenizer)
+    checks.check_width(target, profile.engines.target, tokenizer, TARGET)
     if draft and profile.engines.draft:
-        vocabulary.check_width(draft, profile.engines.draft, draft_tokenizer or tokenizer, DRAFT)
+        checks.check_width(draft, profile.engines.draft, draft_tokenizer or tokenizer, DRAFT)
     if draft and draft_tokenizer:
-        draft = vocabulary.plan_translation(draft)
+        draft = checks.plan_translation(draft)
     elif (
         draft
         and draft.vocab_size != target.vocab_size
@@ -265,18 +264,18 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     target = replace(target, vocabulary=tokenizer.fingerprint)
     if draft:
         draft = replace(draft, vocabulary=(draft_tokenizer or tokenizer).fingerprint)
-    own = own_kinds(profile.drafters)
-    known = allowed_kinds(target, draft, own)
+    own = checks.own_kinds(profile.drafters)
+    known = checks.allowed_kinds(target, draft, own)
     checks.check_drafters(profile, known, own)
     checks.check_draft_lengths(profile, known, target)
     checks.check_adapters(target, draft)
     checks.check_draft_ahead(profile, draft)
-    end_ids = vocabulary.find_end_ids(profile, target, tokenizer)
+    end_ids = checks.find_end_ids(profile, target, tokenizer)
     return Deployment(
         profile=profile,
         tokenizer=tokenizer,
         end_ids=end_ids,
-        pad_id=vocabulary.find_pad_id(target, tokenizer, default=end_ids[0]),
+        pad_id=checks.find_pad_id(target, tokenizer, default=end_ids[0]),
         target=target,
         draft=draft,
         drafter_kinds=known,

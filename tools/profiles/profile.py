@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +13,7 @@ import yaml
 from pydantic import (
     BeforeValidator,
     Field,
+    JsonValue,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -24,7 +25,6 @@ from tandem.bls.drafters.registry import BASELINE, DrafterName
 from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
 from tandem.lookup.pools import MAX_TOKENS
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.drafters import DrafterSection
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
     Folder,
@@ -139,6 +139,15 @@ class DecodingSection(ConfigSection):
     exclude_input_in_output: bool = LoopSettings.exclude_input_in_output
     """Default for the input with this name."""
     prompt_lookup: PromptLookupSection = PromptLookupSection()
+
+
+class DrafterSection(ConfigSection):
+    """One custom drafter."""
+
+    module: Folder
+    """Python file of the drafter."""
+    settings: Mapping[str, JsonValue] = {}
+    """Settings that differ from the drafter's defaults."""
 
 
 class ModelsSection(ConfigSection):

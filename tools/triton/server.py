@@ -2,6 +2,8 @@
 
 with TritonServer(repository, thread_pool_size=128) as server:
     client = InferenceServerClient(server.grpc_url)
+
+`serving` does this for a deployment, with a status line on a terminal.
 """
 
 from __future__ import annotations
@@ -15,19 +17,24 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+from rich.markup import escape
+
 from tandem.tools.errors import TandemError
-from tandem.tools.folders import TemporaryFolder, create_log, keep_log
+from tandem.tools.folders import TemporaryFolder, create_log, keep_log, remove_leftovers
+from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.profile import STARTUP_SECONDS, Profile
 from tandem.tools.signals import handle_signals
-from tandem.tools.triton import pages, supervisor
+from tandem.tools.triton import supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
-from tandem.tools.triton.launch import PREFIX, launch_command, server_command
-from tandem.tools.triton.log import TritonLog
+from tandem.tools.triton.launch import PREFIX, check_launch, launch_command, server_command
+from tandem.tools.triton.repository import render
+from tandem.tools.triton.status import TritonLog, all_exist, oldest_pending_response
 
 POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
@@ -180,7 +187,7 @@ class TritonServer:
             gone_before, gone = gone, self._when_ready - Counter(self._names)
             # If Triton itself is ending, its models end a moment earlier. So check twice.
             lost = sorted((gone & gone_before).keys() - {"Triton", *expendable})
-            seconds = pages.oldest_pending_response(self._host, self.ports.metrics)
+            seconds = oldest_pending_response(self._host, self.ports.metrics)
             if lost:
                 reason = f"the process of model '{lost[0]}' ended, and Triton doesn't restart it"
             elif seconds > HUNG_STREAM_TIMEOUT:
@@ -319,9 +326,9 @@ class TritonServer:
     def _ready(self) -> bool:
         """Return whether the server is ready; Triton opens /metrics last."""
         models = [f"/v2/models/{name}/ready" for name in self.models]
-        return pages.all_exist(
-            self._host, self.ports.http, "/v2/health/ready", *models
-        ) and pages.all_exist(self._host, self.ports.metrics, "/metrics")
+        return all_exist(self._host, self.ports.http, "/v2/health/ready", *models) and all_exist(
+            self._host, self.ports.metrics, "/metrics"
+        )
 
     def _exit_error(self) -> TandemError:
         if self.failure:
@@ -367,3 +374,65 @@ def claim_ports(ports: Ports, address: str, also: Mapping[str, int] = {}) -> Por
             f"use {options}, or another --base-port or --address"
         )
     return Ports(*(numbers[name] for name in vars(ports)))
+
+
+@contextmanager
+def serving(
+    deployment: Deployment, ports: Ports = ANY_PORTS, address: str = LOOPBACK
+) -> Iterator[TritonServer]:
+    """Yield a server that serves a deployment until the context ends.
+
+    A second Ctrl-C while the server stops kills it.
+    """
+    check_launch(deployment.profile)
+    remove_leftovers()
+    with linked_repository(deployment) as models:
+        with status_line("starting Triton") as show:
+            server = TritonServer(
+                models,
+                thread_pool_size=deployment.thread_pool_size,
+                ports=ports,
+                address=address,
+                startup_timeout=deployment.profile.timeouts.startup,
+                profile=deployment.profile,
+                on_progress=show,
+            )
+            server.start()
+        draft = deployment.profile.models.draft  # without it, the target decodes alone
+        threading.Thread(target=server.watch, args=[[draft]], daemon=True).start()
+        try:
+            yield server
+        except TandemError:
+            server.check()  # if Triton has ended, this is the reason for the client's error
+            raise
+        finally:
+            try:
+                with status_line("stopping Triton (Ctrl-C kills it)") as show:
+                    server.stop(show)
+            finally:
+                server.kill()
+                if server.failure:  # also the result if Ctrl-C followed
+                    raise server.failure
+
+
+@contextmanager
+def linked_repository(deployment: Deployment) -> Iterator[Path]:
+    """Render a deployment, with links, into a temporary folder for the duration of the context."""
+    folder = TemporaryFolder()
+    try:
+        models = folder.path / "repository"
+        render(deployment, models, link=True)
+        yield models
+    finally:
+        with handle_signals(signal.SIG_IGN):  # a second signal must not interrupt the cleanup
+            folder.remove()
+
+
+@contextmanager
+def status_line(title: str) -> Iterator[Callable[[str], None]]:
+    """Show a title. Yield a function that adds text to it on a terminal."""
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.print(title)
+    with console.status(escape(title)) as status:
+        yield lambda text: status.update(escape(f"{title}: {text}"))
