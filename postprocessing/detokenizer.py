@@ -52,8 +52,7 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from tandem.preprocessing.errors import TokenizerError
-from tandem.preprocessing.tokenizer import special_token_ids
+from tandem.preprocessing.tokenizer import TokenizerError, special_token_ids
 
 BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 

@@ -17,9 +17,8 @@ from tandem.postprocessing.detokenizer import (
     make_detokenizer,
     text_lengths,
 )
-from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.preprocessor import require_input
-from tandem.preprocessing.tokenizer import load_tokenizer
+from tandem.preprocessing.tokenizer import InputError, load_tokenizer
 
 Array = npt.NDArray[Any]
 

@@ -15,12 +15,22 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from tandem.preprocessing.errors import TokenizerError
-
 UNKNOWN_WORD_BYTES = 256  # one id may stand for any word that isn't in the vocabulary
 NORMALIZED_BYTES = 4  # bytes that a normalizer may turn into one; no Unicode form shrinks more
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
+
+
+class InputError(ValueError):
+    """A request's tensor is wrong. The message is one line that names it. field: its name."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class TokenizerError(ValueError):
+    """A tokenizer cannot be loaded. The message is one line with the folder and the fix."""
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tandem.contract.errors import prefix_code
 from tandem.contract.model_parameters import decode
 from tandem.contract.strings import Strings
-from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.preprocessor import Preprocessor, TokenizerSettings
+from tandem.preprocessing.tokenizer import InputError
 
 Array: TypeAlias = NDArray[Any]
 # Maps inputs and the names of the wanted outputs to outputs. Raises InputError.

@@ -1,4 +1,4 @@
-"""Read the files of checkpoints and of LoRA adapters in peft\'s format, without PyTorch."""
+"""Read the files of checkpoints and of LoRA adapters in peft's format, without PyTorch."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tokenizer_kinds import KINDS, byte_fallback, byte_level, metaspace
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tandem.postprocessing.detokenizer import _byte_letters, decode_chunk, make_detokenizer
-from tandem.preprocessing.errors import TokenizerError
+from tandem.preprocessing.tokenizer import TokenizerError
 
 # Starts, middles and ends of characters, the three bytes of U+FFFD, and invalid bytes
 BYTES = [0xF0, 0x9F, 0x98, 0x80, 0xE2, 0x82, 0xAC, 0xEF, 0xBF, 0xBD, 0xED, 0xA0, 0xC0, 0xFF, 0x41]

@@ -9,7 +9,7 @@ from tokenizer_kinds import byte_level, write
 from tandem.contract import postprocessing as tensors
 from tandem.postprocessing.detokenizer import make_detokenizer
 from tandem.postprocessing.postprocessor import DetokenizerSettings, Postprocessor
-from tandem.preprocessing.errors import InputError
+from tandem.preprocessing.tokenizer import InputError
 
 HELLO = byte_level().encode("The dog").ids
 EMOJI = [byte_level().token_to_id(letter) for letter in "ðŁ¤ĸ"]  # 🤖, one id per byte

@@ -12,8 +12,8 @@ from paths import ROOT
 from tokenizer_kinds import KINDS, byte_level, write
 
 from tandem.contract import preprocessing as tensors
-from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.preprocessor import Preprocessor, TokenizerSettings
+from tandem.preprocessing.tokenizer import InputError
 
 WIDTH = 512
 

@@ -7,8 +7,12 @@ from error_lines import error_line
 from tokenizer_kinds import byte_fallback, byte_level, write
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from tandem.preprocessing.errors import TokenizerError
-from tandem.preprocessing.tokenizer import load_tokenizer, longest_token_bytes, special_token_ids
+from tandem.preprocessing.tokenizer import (
+    TokenizerError,
+    load_tokenizer,
+    longest_token_bytes,
+    special_token_ids,
+)
 
 TEXT = "The quick <s> 😀 fox</s> jumps."
 CONFIGS = [

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tandem.preprocessing.errors import InputError
-from tandem.preprocessing.words import bad_word_lists, embedding_bias, stop_word_lists, word_lists
+from tandem.preprocessing.preprocessor import (
+    bad_word_lists,
+    embedding_bias,
+    stop_word_lists,
+    word_lists,
+)
+from tandem.preprocessing.tokenizer import InputError
 
 # "ab" and " ab" have one id each. Every letter also has its own id.
 VOCAB = {letter: number for number, letter in enumerate("abcdĠ")} | {"ab": 5, "Ġab": 6}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandem.gateway.settings import GatewaySettings
-from tandem.preprocessing.errors import TokenizerError
+from tandem.preprocessing.tokenizer import TokenizerError
 from tandem.tools.commands.options import MAX_PORT, Options, address, nonempty_path, port
 from tandem.tools.errors import TandemError, UsageError, install_extra
 from tandem.tools.triton.server import EVERY_ADDRESS, LOOPBACK, Ports

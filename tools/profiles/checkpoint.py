@@ -21,8 +21,12 @@ from tandem.engines.checkpoint_files import (
     require_safetensors,
 )
 from tandem.engines.errors import LoadError
-from tandem.preprocessing.errors import TokenizerError
-from tandem.preprocessing.tokenizer import load_tokenizer, longest_token_bytes, token_content
+from tandem.preprocessing.tokenizer import (
+    TokenizerError,
+    load_tokenizer,
+    longest_token_bytes,
+    token_content,
+)
 from tandem.tools.errors import TandemError
 
 # Names that transformers uses. The first pattern that matches counts, because a folder can contain

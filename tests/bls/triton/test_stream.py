@@ -24,8 +24,8 @@ from tandem.contract.errors import prefix_code
 from tandem.contract.model_parameters import encode
 from tandem.postprocessing.detokenizer import make_detokenizer
 from tandem.postprocessing.postprocessor import Postprocessor
-from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.preprocessor import Preprocessor, TokenizerSettings
+from tandem.preprocessing.tokenizer import InputError
 
 KIND = byte_level()
 MAX_TOKENS = 512
