@@ -13,11 +13,10 @@ from starlette.responses import JSONResponse, Response
 from tandem.gateway.answers.adapted_writers import AdaptedWriter, AnthropicWriter, ResponseWriter
 from tandem.gateway.answers.answer import EncodedPrompt, ParsedAnswer
 from tandem.gateway.answers.generation import generate, read_answers, write_response
+from tandem.gateway.answers.guide import answer_guide
 from tandem.gateway.answers.writer import ChatWriter, CompletionWriter, Writer
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.guides.answer import answer_guide
-from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from tandem.gateway.middleware import CLIENT
 from tandem.gateway.models import ServedModels
@@ -33,6 +32,7 @@ from tandem.gateway.protocol.requests import (
     TokenizeRequest,
 )
 from tandem.gateway.protocol.response_requests import ResponseRequest
+from tandem.gateway.protocol.structured_outputs import RequestedGuide
 from tandem.gateway.tasks import offload, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tool_calls import FORMATS

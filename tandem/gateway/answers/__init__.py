@@ -1,1 +1,1 @@
-"""Convert the loop's chunks to the objects of responses."""
+"""The guides of answers, and the objects of responses, which the loop's chunks become."""

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from tandem.contract.tensor import Tensor
 from tandem.gateway.answers.writer import Writer
 from tandem.gateway.errors import ApiError, as_api_error
-from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.metrics import GatewayMetrics
+from tandem.gateway.protocol.structured_outputs import RequestedGuide
 from tandem.gateway.tasks import offload
 from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without_tokens
 from tandem.gateway.triton.inputs import client_error

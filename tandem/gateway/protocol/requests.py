@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from tandem.gateway.guides.structured_outputs import GuidedRequest
 from tandem.gateway.protocol.body import Body, BodyObject
 from tandem.gateway.protocol.fields import (
     INT32,
@@ -31,6 +30,7 @@ from tandem.gateway.protocol.messages import (
     ToolChoice,
     Tools,
 )
+from tandem.gateway.protocol.structured_outputs import GuidedRequest
 
 
 class StreamOptions(BodyObject):

@@ -14,10 +14,10 @@ from tandem.contract.engine import EMBEDDING_BIAS
 from tandem.contract.tensor import Tensor
 from tandem.gateway.answers.tokens import ORIGINS
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.guides.structured_outputs import RequestedGuide
 from tandem.gateway.models import ServedModel
 from tandem.gateway.protocol.messages import join_text
 from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
+from tandem.gateway.protocol.structured_outputs import RequestedGuide
 from tandem.gateway.triton.backend import Inputs, Value
 
 AUTO = -1  # the entries' value for `num_draft_tokens: "auto"`

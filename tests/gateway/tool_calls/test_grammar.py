@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matching import ADDED, PLAIN, SPECIAL, Matcher, spaced, tokenizer_with, tokens_apart
 
-from tandem.gateway.guides import lark
-from tandem.gateway.guides.answer import CallGrammar
+from tandem.gateway.answers import guide as lark
+from tandem.gateway.answers.guide import CallGrammar
 from tandem.gateway.protocol.messages import Tool
 from tandem.gateway.tool_calls import FORMATS, ToolCallParser
 

@@ -1,6 +1,7 @@
 """Build the guide for a chat's answer: its reasoning, its content and its calls.
 
-Calls have the model's format, with arguments that fit the tools' schemas.
+Calls have the model's format, with arguments that fit the tools' schemas. The grammars are in
+llguidance's dialect of Lark (see its docs/syntax.md).
 """
 
 from __future__ import annotations
@@ -9,26 +10,56 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from tandem.contract.guide import lark_regex
+from tandem.contract.guide import EXACT, LAYOUT_KEY, lark_regex, layout_of
 from tandem.gateway.answers.reasoning import BEGIN, END
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.guides import lark
-from tandem.gateway.guides.lark import Rules
-from tandem.gateway.guides.structured_outputs import (
+from tandem.gateway.protocol.fields import quote
+from tandem.gateway.protocol.messages import Function, Tool
+from tandem.gateway.protocol.requests import ChatRequest
+from tandem.gateway.protocol.structured_outputs import (
     ANY_OBJECT,
     GrammarPart,
     RequestedGuide,
     with_options,
 )
-from tandem.gateway.protocol.fields import quote
-from tandem.gateway.protocol.messages import Function, Tool
-from tandem.gateway.protocol.requests import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tool_calls import ToolCallFormat
 
+ANYTHING = "(?s:.*)"  # a regular expression
+Rules: TypeAlias = dict[str, str]  # expressions by name, with the start rule first
 SPACES = r"[ \t\r\n]*"
+
+
+def render_rules(rules: Rules) -> str:
+    return "".join(f"{name}: {rule}\n" for name, rule in rules.items())
+
+
+def literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def marker(text: str, tokens: Mapping[str, int]) -> str:
+    """Return the terminal for a marker. tokens: ids of the tokens that aren't text."""
+    return f"<[{tokens[text]}]>" if text in tokens else literal(text)
+
+
+def json_value(schema: Mapping[str, Any]) -> str:
+    """Return the rule for a JSON value that fits a schema. The schema may set its own layout."""
+    own = schema.get(LAYOUT_KEY)
+    options = own if isinstance(own, dict) else {}
+    whole = {**schema, LAYOUT_KEY: {**layout_of(schema), **options, **EXACT}}
+    return f"%json {json.dumps(whole, ensure_ascii=False)}"
+
+
+def _one_of(alternatives: list[str]) -> str:
+    return f"({' | '.join(alternatives)})"
+
+
+def _text_without(regex: str) -> str:
+    """Return the terminal for any text that doesn't match a regular expression."""
+    return f"/{ANYTHING}/ & ~{lark_regex(regex)}"
 
 
 class CallGrammar(NamedTuple):
@@ -54,7 +85,7 @@ class CallGrammar(NamedTuple):
     def calls_or(self, content: Rules) -> Rules:
         """Return the grammar of an answer that consists of calls or of other content."""
         calls = self.calls()
-        return calls | content | {"start": lark.one_of([calls["start"], content["start"]])}
+        return calls | content | {"start": _one_of([calls["start"], content["start"]])}
 
     def text_or_calls(self) -> Rules:
         """Return the grammar of text with or without calls. Calls that start must be valid."""
@@ -64,15 +95,15 @@ class CallGrammar(NamedTuple):
                 SPACES + SPACES.join(map(re.escape, opening))
                 for opening in (self.format.mark, *self.format.openings)
             )
-            text = lark.text_without(f"({begins}){lark.ANYTHING}")
+            text = _text_without(f"({begins}){ANYTHING}")
             return self.calls_or({"start": "TEXT", "TEXT": text})
         begin = self.format.begin
         if begin in self.tokens:
-            text = lark.text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
+            text = _text_without(f"{ANYTHING}{re.escape(begin)}{ANYTHING}")
             lead = {"lead": f"TEXT {self._marker(begin)}"}
         else:
-            text = f"/{lark.ANYTHING}/"
-            lead = {"lead[lazy]": f"TEXT {lark.literal(begin)}"}
+            text = f"/{ANYTHING}/"
+            lead = {"lead[lazy]": f"TEXT {literal(begin)}"}
         start = "(TEXT | part)" if self.one_call else "(part* TEXT)"
         part = f"lead {self._call_after_mark}"
         return {"start": start, "TEXT": text, **lead, "part": part, **self._call}
@@ -82,34 +113,34 @@ class CallGrammar(NamedTuple):
         known, each = self.format, "call"
         if known.begin:
             each = f"{self._marker(known.begin)} {self._call_after_mark}"
-        more = "" if self.one_call else f"({lark.literal(known.joint)} {each})*"
+        more = "" if self.one_call else f"({literal(known.joint)} {each})*"
         head = known.head.format(mark=self._marker(known.mark))
-        tail = lark.literal(known.end) if known.end and not known.begin else ""
+        tail = literal(known.end) if known.end and not known.begin else ""
         return f"{head} {each} {more} {tail}"
 
     @property
     def _call_after_mark(self) -> str:
         """The rule for a call after its start mark."""
-        line_end = lark.literal("\n")
+        line_end = literal("\n")
         return f"{line_end} call {line_end} {self._marker(self.format.end)}"
 
     @property
     def _call(self) -> Rules:
         rules = {}
         for number, function in enumerate(tool.function for tool in self.tools):
-            schema = parameters_schema(function) if function.name in self.bound else ANY_OBJECT
+            schema = _parameters_schema(function) if function.name in self.bound else ANY_OBJECT
             if self.open_objects:
                 schema = with_options(schema, additional_properties=True)
             name = json.dumps(function.name, ensure_ascii=False)
-            begin = lark.literal(f'{{"name": {name}, "{self.format.arguments}": ')
-            rules[f"call_{number}"] = f'{begin} {lark.json_value(schema)} "}}"'
-        return {"call": lark.one_of([*rules]), **rules}
+            begin = literal(f'{{"name": {name}, "{self.format.arguments}": ')
+            rules[f"call_{number}"] = f'{begin} {json_value(schema)} "}}"'
+        return {"call": _one_of([*rules]), **rules}
 
     def _marker(self, text: str) -> str:
-        return lark.marker(text, self.tokens)
+        return marker(text, self.tokens)
 
 
-def parameters_schema(function: Function) -> Mapping[str, Any]:
+def _parameters_schema(function: Function) -> Mapping[str, Any]:
     """Return the schema of a function's arguments. Raises ApiError if it allows no objects."""
     if function.parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
@@ -123,7 +154,7 @@ def parameters_schema(function: Function) -> Mapping[str, Any]:
     return with_options(schema, strict=True) if function.strict else schema
 
 
-def check_names(tools: Sequence[Tool]) -> None:
+def _check_names(tools: Sequence[Tool]) -> None:
     """Raise ApiError if two functions have the same name."""
     [(name, count)] = Counter(tool.function.name for tool in tools).most_common(1)
     if count > 1:
@@ -162,17 +193,17 @@ def answer_guide(
     if skips_special_tokens:
         known = tokenizer.tool_calls if body.callable_tools else None
         markers = [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
-        for marker in markers:
-            if marker in tokenizer.special_tokens:
+        for mark in markers:
+            if mark in tokenizer.special_tokens:
                 raise _unsupported_error(
-                    field, f"this model's answers omit the special token {marker}"
+                    field, f"this model's answers omit the special token {mark}"
                 )
     if thinks:
         begun = tokenizer.has_begun_to_reason(prompt)
         if guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
             raise _unsupported_error("tools", f"strict needs {BEGIN} to be one token of the model")
         rules = _put_after_reasoning(rules, tokenizer.tokens_apart, begun=begun)
-    grammar = lark.render_rules(rules)
+    grammar = render_rules(rules)
     return RequestedGuide("lark_grammar", grammar, field, tuple(_parts(rules, body)))
 
 
@@ -195,7 +226,7 @@ def _with_calls(
     strict = {tool.function.name for tool in tools if tool.function.strict}
     if known is None or not tools or not (body.must_call or guide or strict):
         return None
-    check_names(tools)
+    _check_names(tools)
     bound = {tool.function.name for tool in tools} if body.must_call else strict
     grammar = CallGrammar(known, tools, bound, tokenizer.tokens_apart, body.one_call, open_objects)
     if guide and guide.kind != "json_schema":
@@ -215,7 +246,7 @@ def _with_calls(
 
 def _content(guide: RequestedGuide) -> Rules:
     if guide.kind == "json_schema":
-        rule = lark.json_value(json.loads(guide.text))
+        rule = json_value(json.loads(guide.text))
     elif guide.kind == "regex":
         try:
             rule = lark_regex(guide.text)
@@ -223,9 +254,9 @@ def _content(guide: RequestedGuide) -> Rules:
             message = f"{guide.field}: {error}"
             raise bad_request(message, param=guide.field, code="invalid_guide") from error
     elif guide.kind == "choice":
-        rule = lark.one_of([lark.literal(choice) for choice in json.loads(guide.text)])
+        rule = _one_of([literal(choice) for choice in json.loads(guide.text)])
     elif guide.kind == "lark_grammar":
-        rule = lark.grammar(guide.text)
+        rule = f"%lark {{\n{guide.text}\n}}"
     else:
         raise _unsupported_error(guide.field, "a model that reasons needs the grammar in Lark")
     return {"start": CONTENT, CONTENT: rule}
@@ -236,13 +267,13 @@ def _put_after_reasoning(answer: Rules, tokens: Mapping[str, int], *, begun: boo
 
     begun: whether the prompt begins the reasoning. If not, reasoning is optional.
     """
-    rules = {"thoughts[lazy]": lark_regex(lark.ANYTHING + END)}
+    rules = {"thoughts[lazy]": lark_regex(ANYTHING + END)}
     if END in tokens:  # spelled as plain text, the tag would also end the reasoning
-        thought = lark.text_without(lark.ANYTHING + END + lark.ANYTHING)
-        rules = {"THOUGHT": thought, "thoughts": f"THOUGHT {lark.marker(END, tokens)}"}
+        thought = _text_without(ANYTHING + END + ANYTHING)
+        rules = {"THOUGHT": thought, "thoughts": f"THOUGHT {marker(END, tokens)}"}
     before = f"thoughts {SPACE_AFTER_REASONING}"
     if not begun:
-        before = f"({lark.marker(BEGIN, tokens)} {before})?"
+        before = f"({marker(BEGIN, tokens)} {before})?"
     return answer | rules | {"start": f"{before} {answer['start']}"}
 
 

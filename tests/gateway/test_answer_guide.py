@@ -8,8 +8,8 @@ import small_guides
 from matching import ADDED, PLAIN, SPECIAL, Matcher, tokenizer_with, tokens_apart
 from paths import TOKENIZER
 
+from tandem.gateway.answers.guide import answer_guide
 from tandem.gateway.errors import ApiError
-from tandem.gateway.guides.answer import answer_guide
 from tandem.gateway.protocol.requests import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.guides.errors import GuideError

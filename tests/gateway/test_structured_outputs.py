@@ -8,8 +8,8 @@ from matching import Matcher, spaced, tokenizer_with
 from pydantic import BaseModel
 
 from tandem.contract.guide import lark_regex
-from tandem.gateway.guides import lark
-from tandem.gateway.guides.structured_outputs import GuidedRequest
+from tandem.gateway.answers import guide as lark
+from tandem.gateway.protocol.structured_outputs import GuidedRequest
 
 from ..conftest import error_of
 

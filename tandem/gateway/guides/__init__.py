@@ -1,1 +1,0 @@
-"""Converts a request's guide fields to a grammar for the entries."""
