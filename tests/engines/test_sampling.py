@@ -9,6 +9,7 @@ import pytest
 import torch
 from engine_harness import VOCAB, Conducted, prompt
 from live_triton import eventually
+from safetensors.torch import save_file
 
 from tandem.engines.engine import EngineRequest, SamplingParams, Words
 from tandem.engines.errors import LoadError, RequestError
@@ -298,6 +299,7 @@ def test_a_checkpoint_whose_quantization_needs_another_package_is_rejected(tmp_p
     quantization = {"quant_method": "gptq", "bits": 4}
     config = {"model_type": "llama", "quantization_config": quantization}
     (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"weight": torch.ones(1)}, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(LoadError, match=r"can't load the checkpoint: .*GPTQ.* requires"):
         TorchEngine(TorchSettings(".", 64, 64), tmp_path)
 
