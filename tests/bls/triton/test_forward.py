@@ -17,7 +17,6 @@ from tandem.bls.triton.client import LARGE_BYTES
 from tandem.bls.triton.forward import STOP_INTERVAL, ForwardEntry, _Forwarded
 from tandem.contract import entry
 from tandem.contract.errors import prefix_code
-from tandem.contract.forwarding import is_forwarded
 from tandem.contract.model_parameters import encode
 
 TEXT = np.array([[b"one"], [b"two"]], object)
@@ -109,7 +108,7 @@ def test_a_request_and_its_answer_are_forwarded_unchanged(forward_one, pb):
     sent = {entry.TEXT_INPUT: TEXT, entry.RETURN_LOG_PROBS: FLAGS}
     [call], response = forward_one(sent, answer=answer, wanted=[entry.TEXT_OUTPUT])
     assert call.model_name == "bls_stream"
-    assert is_forwarded(call.given["request_id"])
+    assert entry.is_forwarded(call.given["request_id"])
     assert call.given["requested_output_names"] == [entry.TEXT_OUTPUT]
     assert {name: array.shape for name, array in call.arrays.items()} == {
         entry.TEXT_INPUT: (2, 1),
