@@ -11,7 +11,7 @@ from tandem.contract.guide import lark_regex
 from tandem.gateway.answers import guide as lark
 from tandem.gateway.protocol.structured_outputs import GuidedRequest
 
-from ..conftest import error_of
+from .conftest import error_of
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "required": ["b"]}
 NAMED = {"name": "thing", "strict": True, "description": "x", "schema": SCHEMA}
