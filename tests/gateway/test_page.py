@@ -485,6 +485,20 @@ def test_focus_and_selection_stay_when_an_answer_ends(page, triton):
     assert "ma" in page.evaluate("getSelection().toString()")
 
 
+def test_the_keyboard_focus_is_not_lost_when_turns_change(page):
+    send(page, "number")
+    page.get_by_role("button", name="Regenerate").press("Enter")
+    expect(page.locator("#prompt")).to_be_focused()
+    finished(page)
+    page.get_by_role("button", name="Regenerate").press("Enter")
+    expect(page.locator(".versions")).to_contain_text("3/3")
+    finished(page)
+    previous = page.get_by_role("button", name="Previous version")
+    previous.press("Enter")
+    expect(page.locator(".versions")).to_contain_text("2/3")
+    expect(previous).to_be_focused()
+
+
 def test_enter_that_confirms_a_composed_word_does_not_send(page, triton):
     keyboard = page.context.new_cdp_session(page)
     keyboard.send("Input.imeSetComposition", {"text": "に", "selectionStart": 1, "selectionEnd": 1})
@@ -509,6 +523,14 @@ def test_a_very_long_prompt_is_sent_whole(page, triton, monkeypatch):
     expect(page.locator(".said")).to_have_text(re.compile("end$"))
 
 
+def test_the_page_counts_the_seconds_until_the_first_token(page, triton):
+    triton.script = lambda _: [FOREVER]
+    send(page, done=False)
+    expect(page.get_by_text("waiting for the first token")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("waiting for the first token")).to_have_count(0)
+
+
 def test_a_chat_that_is_too_long_says_what_to_do(page):
     send(page, "word " * 2000, done=False)
     expect(page.locator("#note")).to_contain_text("Start a new one, or edit an earlier prompt.")
@@ -527,10 +549,10 @@ def test_the_page_finds_a_server_that_comes_back(browser, app, triton):
         triton.stop()
     expect(page.locator("#send")).to_be_visible()  # the answer has ended, perhaps before the server
     expect(page.locator(".text")).to_have_text("def main")
+    expect(page.locator("#server")).to_contain_text("doesn't respond. Trying again")
     page.locator("#prompt").fill("typed meanwhile")
     page.keyboard.press("Enter")
     expect(page.locator("#note")).to_have_text("The server doesn't respond. Regenerate asks again.")
-    expect(page.locator("#server")).to_contain_text("doesn't respond. Trying again")
     expect(page.locator(".said")).to_have_text(["say it", "typed meanwhile"])
     triton.start_again()
     triton.script = lambda _: [FIRST, SECOND, LAST]
@@ -600,6 +622,18 @@ def test_chats_have_titles_and_can_be_renamed_exported_and_deleted(page):
     expect(titles).to_have_text(["ships"])
     page.reload()
     expect(titles).to_have_text(["ships"])
+
+
+def test_the_back_button_returns_to_the_chat_before(page):
+    send(page, "about trains")
+    page.get_by_role("button", name="New chat").click()
+    send(page, "about boats")
+    page.locator("#chat-list a").last.click()
+    expect(page.locator(".said")).to_have_text("about trains")
+    page.go_back()
+    expect(page.locator(".said")).to_have_text("about boats")
+    page.go_back()
+    expect(page.locator(".said")).to_have_text("about trains")
 
 
 def test_an_answer_continues_while_another_chat_is_open(page, triton):

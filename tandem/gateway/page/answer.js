@@ -6,7 +6,7 @@ export function newAnswer() {
     tokens: [], // [text, kind, round], and for a correction the text of the rejected draft token
     drafted: {}, // round -> number of draft tokens, where known
     totals: null, finish: null, error: null, warnings: [],
-    began: Date.now(), seconds: 0, // until the last token
+    began: Date.now(), seconds: 0, // until the last token, or waited for the first one
     first: null, // [seconds, tokens] when the first tokens had arrived
     reasons: false,
   };

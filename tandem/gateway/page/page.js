@@ -15,6 +15,7 @@ const DEFAULT_COMPLETION = 256; // tokens; the gateway's default is 16
 const SAVE_EVERY = 1000; // milliseconds
 const RETRY_AFTER = 3000; // milliseconds
 const PAYS = 1.05; // the speedup from which drafts pay
+const touches = matchMedia("(pointer: coarse)").matches; // no Shift key, so Enter starts a line
 
 let chat; // the shown one
 let shown = new Map(); // answers of the shown chat -> panels
@@ -182,6 +183,12 @@ function open(id) {
   promptBox.focus();
 }
 
+// Show another chat. The browser's Back button returns to this one.
+function go(id) {
+  if (id !== location.hash.slice(1)) history.pushState(null, "", id ? `#${id}` : location.pathname);
+  open(id);
+}
+
 // Another tab has changed or deleted a chat.
 function followChat(id) {
   const found = storage.readChat(id);
@@ -221,6 +228,7 @@ function panelFor(answer, title, turn, alone) {
 function showTurns() {
   shown = new Map();
   turns.replaceChildren(...storage.path(chat).map((turn) => turnElement(turn)));
+  if (document.activeElement === document.body && !touches) promptBox.focus(); // its element is gone
   showRest();
 }
 
@@ -273,6 +281,7 @@ function versionButtons(versions, place) {
       storage.show(chat, to);
       keep(chat);
       showTurns();
+      elementOf(to).querySelector(`[aria-label="${label}"]`).focus();
     });
     button.setAttribute("aria-label", label);
     button.disabled = !to;
@@ -384,10 +393,16 @@ function showRunning() {
 async function answer(into, body, { signal }) {
   const path = body.messages ? "/v1/chat/completions" : "/v1/completions";
   const began = performance.now();
+  const seconds = () => (performance.now() - began) / 1000;
+  const waiting = setInterval(() => {
+    if (into.first) return;
+    into.seconds = seconds();
+    shown.get(into)?.draw();
+  }, 1000);
   shown.get(into)?.draw();
   try {
     for await (const chunk of stream(path, body, key(), signal)) {
-      add(into, chunk, (performance.now() - began) / 1000);
+      add(into, chunk, seconds());
       shown.get(into)?.update();
     }
     into.finish ??= "stop";
@@ -400,6 +415,7 @@ async function answer(into, body, { signal }) {
     if (error.code === "context_length_exceeded") into.error = `The chat is too long for the model. Start a new one, or edit an earlier prompt. (${error.message})`;
     throw error;
   } finally {
+    clearInterval(waiting);
     shown.get(into)?.draw();
   }
 }
@@ -457,7 +473,7 @@ async function ask({ parent, prompt, completes, plain }, compares) {
     words = turn.answer.error ?? turn.baseline?.error ?? "Stopped.";
     if (turn.baseline?.finish === null && !turn.baseline.error) turn.baseline = null; // it hasn't begun
     if (error.status === 401) askForKey();
-    else if (error.name !== "AbortError" && !(error.status < 500)) connected = connect();
+    else if (error.name !== "AbortError" && !(error.status < 500)) checkLater();
   } finally {
     running.delete(own.id);
     clearInterval(saving);
@@ -518,6 +534,12 @@ function askForKey() {
   at("key").focus();
 }
 
+// Not at once: a server that stops ends its answers first.
+function checkLater() {
+  clearTimeout(retry);
+  retry = setTimeout(() => { connected = connect(); }, RETRY_AFTER);
+}
+
 async function connect() {
   clearTimeout(retry);
   try {
@@ -547,14 +569,13 @@ async function connect() {
     const away = !(error.status < 500); // or restarting
     at("server").textContent = away ? "The server doesn't respond. Trying again…" : error.message;
     at("server").classList.add("wrong");
-    if (away) retry = setTimeout(() => { connected = connect(); }, RETRY_AFTER);
+    if (away) checkLater();
     else if (error.status === 401) askForKey();
   }
 }
 
 // ---- Events
 
-const touches = matchMedia("(pointer: coarse)").matches; // no Shift key, so Enter starts a line
 // Safari ends a composition before the Enter that confirms it; its code is then 229.
 const isSend = (event) => event.key === "Enter" && !event.isComposing && event.keyCode !== 229
   && (event.ctrlKey || event.metaKey || !(event.shiftKey || touches));
@@ -575,13 +596,15 @@ document.addEventListener("keydown", (event) => {
 });
 at("stop").addEventListener("click", () => { running.get(chat.id)?.abort.abort(); promptBox.focus(); });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); promptBox.focus(); });
-at("new").addEventListener("click", () => open(""));
+at("new").addEventListener("click", () => go(""));
 at("show-chats").addEventListener("click", () => {
   showChats(!document.body.classList.contains("listing"));
 });
 at("chat-list").addEventListener("click", (event) => {
   const id = event.target.closest("a")?.hash.slice(1);
-  if (id) { event.preventDefault(); open(id); }
+  if (!id || event.ctrlKey || event.metaKey) return; // those keys open another tab
+  event.preventDefault();
+  go(id);
 });
 addEventListener("hashchange", () => {
   const id = location.hash.slice(1);

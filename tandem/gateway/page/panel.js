@@ -38,6 +38,8 @@ async function copied(text) {
   return done;
 }
 
+const duration = (seconds) => (seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`);
+
 export function copyButton(label, text) {
   const button = element("button", { type: "button", className: "small", textContent: label });
   button.addEventListener("click", async () => {
@@ -178,12 +180,14 @@ export class Panel {
     const total = answer.tokens.length;
     const rounds = answer.totals?.num_rounds;
     const drafted = answer.totals?.num_draft_tokens;
+    const waited = running && !answer.first && Math.round(answer.seconds);
     const values = {
+      "waiting for the first token": waited && `${waited} s`,
       "tokens/s": speed(answer)?.toFixed(1),
       drafted: total && `${Math.round((100 * count(answer, "accepted")) / total)}% of the answer`,
       "drafts accepted": drafted && `${Math.round((100 * answer.totals.num_accepted_draft_tokens) / drafted)}%`,
       "tokens per round": rounds && (total / rounds).toFixed(2),
-      "first token": answer.first && `${Math.round(1000 * answer.first[0])} ms`,
+      "first token": answer.first && duration(answer.first[0]),
       tokens: total || "",
     };
     this.statistics.replaceChildren(...Object.entries(values).filter(([, value]) => value).map(
