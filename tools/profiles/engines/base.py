@@ -257,6 +257,11 @@ class CheckpointSection(EngineSection):
                 ("max_seq_len",),
                 f"must be at most {reach}, the positions of {checkpoint.folder}; got {length}",
             )
+        longest_draft = getattr(self, "max_draft_len", 0)  # only a target has it
+        if longest_draft >= length - 1:
+            raise ProfileError(
+                ("max_draft_len",), f"must be less than max_seq_len {length}; got {longest_draft}"
+            )
         cache = self.kv_cache_tokens or self.default_kv_cache(length)
         check_kv_cache(cache, length, "kv_cache_tokens")
         adapters = self.lora_adapters or {}

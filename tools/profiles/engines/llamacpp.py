@@ -69,13 +69,6 @@ class LlamaCppDraft(CheckpointSection):
             raise ProfileError(("checkpoint",), f"{self.checkpoint} has no {GGUF_FILE}")
 
     def settings(self, _: Checkpoint, /, **decided: Any) -> LlamaCppSettings:
-        max_seq_len: int = decided["max_seq_len"]
-        longest_draft = getattr(self, "max_draft_len", 0)  # only a target has it
-        if longest_draft >= max_seq_len - 1:
-            raise ProfileError(
-                ("max_draft_len",),
-                f"must be less than max_seq_len {max_seq_len}; got {longest_draft}",
-            )
         return copied_settings(self, LlamaCppSettings, checkpoint=CHECKPOINT, **decided)
 
 

@@ -90,13 +90,6 @@ class TorchDraft(CheckpointSection):
             require_weights(self.checkpoint)
 
     def settings(self, _: Checkpoint, /, **decided: Any) -> TorchSettings:
-        max_seq_len: int = decided["max_seq_len"]
-        longest_draft = getattr(self, "max_draft_len", 0)  # only a target has it
-        if longest_draft >= max_seq_len - 1:
-            raise ProfileError(
-                ("max_draft_len",),
-                f"must be less than max_seq_len {max_seq_len}; got {longest_draft}",
-            )
         return copied_settings(self, TorchSettings, checkpoint=CHECKPOINT, **decided)
 
 
