@@ -8,8 +8,7 @@ from engine_harness import prompt
 
 from tandem.engines.stepping.kv_cache import Segment
 from tandem.engines.torch import attention
-from tandem.engines.torch.attention import SegmentAttention, attend
-from tandem.engines.torch.kv_cache import KVShape, TensorEntry
+from tandem.engines.torch.attention import KVShape, SegmentAttention, TensorEntry, attend
 
 HEADS, KV_HEADS, SIZE = 4, 2, 8
 SHAPE = KVShape(((KV_HEADS, SIZE, SIZE),), torch.float32, torch.device("cpu"))

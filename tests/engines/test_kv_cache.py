@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tandem.engines.engine import Words
 from tandem.engines.errors import RequestError
-from tandem.engines.torch.kv_cache import KVShape, TensorKVCache
+from tandem.engines.torch.attention import KVShape, TensorKVCache
 
 BLOCK = 8
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))

@@ -9,6 +9,7 @@ from transformers import LlamaConfig
 from tandem.engines.checkpoint_files import GROWTH
 from tandem.engines.errors import LoadError
 from tandem.engines.torch import checkpoint
+from tandem.engines.torch.attention import KVShape, TensorKVCache
 from tandem.engines.torch.checkpoint import (
     GIB,
     cache_bytes,
@@ -16,7 +17,6 @@ from tandem.engines.torch.checkpoint import (
     require_memory,
     weight_bytes,
 )
-from tandem.engines.torch.kv_cache import KVShape, TensorKVCache
 from tandem.engines.torch.settings import TorchSettings
 
 CONFIG = LlamaConfig(

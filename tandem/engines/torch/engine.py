@@ -19,10 +19,9 @@ from tandem.engines.kinds import TORCH
 from tandem.engines.stepping.engine import SteppingEngine
 from tandem.engines.stepping.kv_cache import Packed, Segment
 from tandem.engines.torch import attention
-from tandem.engines.torch.attention import Attending
+from tandem.engines.torch.attention import Attending, KVShape, TensorEntry, TensorKVCache
 from tandem.engines.torch.checkpoint import load_checkpoint
 from tandem.engines.torch.cpu import FusedLlama, pack_linears, supports
-from tandem.engines.torch.kv_cache import KVShape, TensorEntry, TensorKVCache
 from tandem.engines.torch.lora import Adapters
 from tandem.engines.torch.settings import LAYER_TYPES, TorchSettings
 
