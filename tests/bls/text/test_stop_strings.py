@@ -87,3 +87,10 @@ def test_stop_strings_take_constant_time_per_character(stops):
         shown += len(matched.feed("a"))
     assert shown == 9_000 - max(len(stop) - 1 for stop in stops)
     assert counted.count <= 2 * 9_000
+
+
+@pytest.mark.parametrize(("text", "found"), [("xb", "b"), ("ab", "a"), ("xabc", "a"), ("cb", "cb")])
+def test_the_stop_string_that_ended_the_text_is_named(text, found):
+    stops = StopStrings(("a", "ab", "b", "cb"))
+    stops.feed(text)
+    assert stops.found == found
