@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from tandem.engines.engine import Words
 from tandem.engines.errors import RequestError
+from tandem.engines.stepping.kv_cache import NO_OWNER, KVCache, KVEntry, Owner
 from tandem.engines.torch.attention import KVShape, TensorKVCache
 
 BLOCK = 8
@@ -176,3 +179,159 @@ def check(entry) -> None:
     want = torch.from_numpy(entry.tokens[: entry.length]).float()
     for tensor in entry.layers[0]:
         assert torch.equal(tensor[0, : entry.length, 0], want)
+
+
+class PlainCache(KVCache):
+    """A cache without tensors. made: (source, shared tokens) of new entries. cuts: of reused."""
+
+    def __init__(self, blocks=10):
+        super().__init__(blocks * BLOCK + BLOCK - 1, BLOCK)
+        self.made, self.cuts = [], []
+
+    def _new_entry(self, source, shared, max_length):
+        self.made.append((source, shared))
+        return KVEntry()
+
+    def _cut(self, entry, shared, max_length):
+        self.cuts.append((entry, shared))
+
+    def branch_kv(self, entry, leaves, tokens):
+        raise NotImplementedError
+
+    def start(self, ids, *, reusable=None, room=0, owner=NO_OWNER):
+        ids = np.array(ids, np.int64)
+        reusable = len(ids) - 1 if reusable is None else reusable
+        return self.acquire(ids, reusable, len(ids) + room, owner)
+
+    def keep(self, ids, **given):
+        """Start a call and end it with all of its tokens computed."""
+        entry = self.start(ids, **given)
+        entry.length = len(ids)
+        self.release(entry)
+        return entry
+
+
+TEXT = list(range(5 * BLOCK))
+
+
+def test_a_continued_text_takes_over_its_own_entry():
+    cache = PlainCache()
+    kept = cache.keep(TEXT[: 2 * BLOCK])
+    entry = cache.start([*TEXT[: 2 * BLOCK], 7, 7], room=BLOCK)
+    assert entry is kept
+    assert cache.cuts == [(kept, 2 * BLOCK)]
+    assert (entry.length, entry.reused_blocks, entry.blocks) == (2 * BLOCK, 2, 4)
+    assert entry.busy
+    assert entry.tokens.tolist() == [*TEXT[: 2 * BLOCK], 7, 7]
+
+
+@pytest.mark.parametrize(("surplus", "taken"), [(BLOCK, True), (BLOCK + 1, False)])
+def test_a_text_that_shares_less_gets_its_own_entry_and_leaves_the_other(surplus, taken):
+    cache = PlainCache()
+    shared = BLOCK + 2
+    kept = cache.keep(TEXT[: shared + surplus])
+    entry = cache.start([*TEXT[:shared], -1, -1])
+    assert (entry is kept) == taken
+    assert cache.made[1:] == [] if taken else [(kept, shared)]
+    assert entry.length == shared
+
+
+def test_only_reusable_tokens_are_reused():
+    cache = PlainCache()
+    cache.keep(TEXT[:BLOCK])
+    assert cache.start(TEXT[:BLOCK]).length == BLOCK - 1  # the last one's logits are needed
+    assert cache.start([*TEXT[:1], -1, -1]).length == 1
+    assert cache.start(TEXT[:BLOCK], reusable=0).length == 0
+
+
+@pytest.mark.parametrize("owner", [Owner(1, 0), Owner(0, 1)])
+def test_texts_of_different_owners_share_nothing(owner):
+    cache = PlainCache(20)
+    cache.keep(TEXT, owner=owner)
+    assert cache.start(TEXT).length == 0
+    assert cache.start(TEXT, owner=owner).length == len(TEXT) - 1
+
+
+def test_a_running_calls_text_is_copied():
+    cache = PlainCache()
+    running = cache.start(TEXT[:BLOCK])
+    running.length = BLOCK
+    entry = cache.start([*TEXT[:BLOCK], 3])
+    assert entry is not running
+    assert cache.made[-1] == (running, BLOCK)
+
+
+def test_an_idle_entry_is_preferred_to_a_running_one_of_the_same_text():
+    cache = PlainCache()
+    cache.keep(TEXT[:BLOCK])
+    other = cache.start([9, *TEXT[:BLOCK]])
+    other.tokens, other.length = np.array(TEXT[:BLOCK]), BLOCK
+    assert cache.start([*TEXT[:BLOCK], 1]) is not other
+    assert len(cache.made) == 2
+
+
+def test_the_oldest_texts_are_evicted_but_only_if_that_suffices():
+    cache = PlainCache(blocks=6)
+    old, new = cache.keep([1] * 2 * BLOCK), cache.keep([2] * 2 * BLOCK)
+    running = cache.start([3] * BLOCK)
+    assert cache.start([4] * 6 * BLOCK) is None  # the running call's block is missing
+    assert cache._entries == [old, new, running]
+    assert cache.start([4] * 2 * BLOCK) is not None
+    assert new in cache._entries
+    assert old not in cache._entries
+
+
+def test_an_entry_grows_into_blocks_of_others_but_is_never_evicted_itself():
+    cache = PlainCache(blocks=5)
+    own, other = cache.keep(TEXT[: 2 * BLOCK]), cache.keep([7] * 3 * BLOCK)
+    assert cache.start([*TEXT[: 2 * BLOCK], 1], room=3 * BLOCK - 1) is own
+    assert other not in cache._entries
+    assert cache.start([8]) is None
+    cache.drop(own)
+    assert cache.start([8]) is not None
+
+
+def test_an_ended_call_keeps_blocks_only_for_what_it_computed():
+    cache = PlainCache()
+    cache.release(cache.start(TEXT))
+    assert cache._entries == []
+    assert cache.keep(TEXT[:BLOCK], room=3 * BLOCK).blocks == 1
+
+
+def test_branches_get_free_blocks_and_those_of_stale_texts(monkeypatch):
+    cache = PlainCache(blocks=10)
+    stale = cache.keep([1] * 3 * BLOCK)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1000)
+    recent, running = cache.keep([2] * 3 * BLOCK), cache.start([3] * BLOCK)
+    assert cache.branch_room(1, 1) == BLOCK
+    assert cache.branch_room(3, BLOCK) == 3 * BLOCK
+    assert stale in cache._entries
+    assert cache.branch_room(2, 10 * BLOCK) == 6 * BLOCK
+    assert cache._entries == [recent, running]
+
+
+def test_branches_must_end_if_a_call_needs_their_blocks():
+    cache = PlainCache(blocks=4)
+    cache.keep([7])
+    running = cache.start(TEXT[: 2 * BLOCK])
+    assert not cache.needs_lent_blocks(4 * BLOCK)
+    running.lent_blocks = 1
+    assert not cache.needs_lent_blocks(BLOCK)
+    assert cache.needs_lent_blocks(BLOCK + 1)
+    cache.release(running)
+    assert running.lent_blocks == 0
+
+
+def test_texts_that_differ_before_their_last_tokens_are_compared_in_full():
+    entry = KVEntry(np.arange(200), 150)
+    other = np.arange(200)
+    assert entry.shared_prefix(other) == 150
+    other[3] = -1
+    assert entry.shared_prefix(other) == 3
+    assert entry.may_share(other, 150)  # judged by the last tokens only
+    assert not entry.may_share(other, 151)
+    other[149] = -1
+    assert not entry.may_share(other, 150)
+    assert entry.may_share(other, 149)
+    assert not entry.may_share(other[:100], 101)
