@@ -53,10 +53,12 @@ def figure() -> str:
     groups = [*_demo_groups(), *_emulated_groups()]
     longest = max(speedup for group in groups for speedup, _ in group.bars)
     scale = (WIDTH - LEFT - MARGIN) / longest
-    lines, y = [], HEAD
+    one = LEFT + scale
+    lines, y = [_text(one, HEAD - 14, "target alone", anchor="middle")], HEAD
     for group in groups:
         lines.append(_text(LEFT, y + LABEL - 6, group.label))
         y += LABEL
+        top = y
         for speedup, kind in group.bars:
             length = speedup * scale
             lines.append(
@@ -65,13 +67,11 @@ def figure() -> str:
             )
             lines.append(_text(LEFT + length + 6, y + BAR - 5, f"{speedup:.2f}x"))
             y += BAR
+        lines.append(
+            f"<line class='baseline' x1='{one:.0f}' y1='{top}' x2='{one:.0f}' y2='{y}' "
+            "stroke-dasharray='4 3'/>"
+        )
         y += GAP
-    one = LEFT + scale
-    lines.append(
-        f"<line class='baseline' x1='{one:.0f}' y1='{HEAD - 8}' x2='{one:.0f}' y2='{y}' "
-        "stroke-dasharray='4 3'/>"
-    )
-    lines.append(_text(one, HEAD - 14, "target alone", anchor="middle"))
     lines += _legend(y + 16)
     size = f"width='{WIDTH}' height='{y + FOOT}'"
     view = f"viewBox='0 0 {WIDTH} {y + FOOT}'"
