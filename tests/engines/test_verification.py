@@ -15,7 +15,7 @@ from tandem.engines.stepping.verification import (
     keys_on,
     verify_probabilities,
 )
-from tandem.sampling.acceptance import accepts
+from tandem.sampling.acceptance import accepts, verify_ids
 
 
 def test_verification_emits_at_most_the_requested_number_of_tokens(llama):
@@ -122,3 +122,11 @@ def test_verifying_draft_tokens_at_once_gives_the_same_result_as_one_by_one(thre
 def test_a_token_that_the_target_never_samples_is_never_accepted(u):
     assert not accepts(0.0, 0.5, u)
     assert not accepts(np.float32(0), np.float32(0), np.float32(u))
+
+
+@pytest.mark.parametrize(
+    ("own", "emitted"),
+    [([1, 2, 3], [1, 2, 3]), ([1, 2, 3, 4], [1, 2, 3]), ([1, 9, 3], [1, 9]), ([1], [1])],
+)
+def test_ids_are_accepted_until_the_targets_own_token_differs(own, emitted):
+    assert verify_ids([1, 2], iter(own)) == emitted

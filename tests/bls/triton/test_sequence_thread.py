@@ -143,13 +143,14 @@ def run(function):
     return driver, receiver
 
 
-def test_an_unexpected_error_in_the_loop_reaches_the_client():
+def test_an_unexpected_error_in_the_loop_reaches_the_client_and_the_log(pb):
     def panic(_):
         raise Panic("index out of bounds")
 
     _, receiver = run(panic)
     assert receiver.end.wait(PATIENCE)
     assert str(receiver.error) == "internal error in the decoding loop; see the server's log"
+    assert any("index out of bounds" in line for line in pb.Logger.lines)
 
 
 def test_an_overdue_draft_call_does_not_end_the_sequence(engine):
@@ -206,6 +207,24 @@ def test_unawaited_drafting_ahead_is_stopped(engine):
     engine.let_go.set()
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
+
+
+def test_an_interruption_stops_drafting_ahead(engine):
+    drafting, interrupted = threading.Event(), threading.Event()
+
+    def rounds(ports):
+        ports.call_ahead(DRAFT)
+        assert engine.arrived.wait(PATIENCE)
+        drafting.set()
+        assert interrupted.wait(PATIENCE)
+
+    driver, receiver = run(rounds)
+    assert drafting.wait(PATIENCE)
+    driver.interrupt(Cancelled())
+    assert engine.stopped.wait(PATIENCE)
+    interrupted.set()
+    engine.let_go.set()
+    assert receiver.end.wait(PATIENCE)
 
 
 def test_drafting_ahead_continues_on_a_new_thread_after_a_timeout(engine):

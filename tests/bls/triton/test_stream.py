@@ -299,13 +299,16 @@ class TestShortTimeouts:
     def changes(self):
         return {"request_timeout": 0.2}
 
-    def test_a_request_ends_when_its_time_is_over(self, submit, models):
+    @pytest.mark.parametrize("stream", [True, False])
+    def test_a_request_ends_when_its_time_is_over(self, entry, submit, models, stream):
         over = threading.Event()
         models.before_round = lambda _: over.wait()
-        sender = submit(text_input=PROMPT)
+        sender = submit(text_input=PROMPT, stream=stream)
         assert eventually(lambda: sender.sent)
+        assert entry._watcher._watched  # until the target has stopped working on it
         over.set()
         assert sender.sent[0].line.endswith("the request exceeded its timeout of 0.2 s")
+        assert eventually(lambda: not entry._watcher._watched)
 
 
 class TestHangingTokenizer:
