@@ -25,10 +25,10 @@ VERIFICATION = EngineCall("target", REQUEST.prompt_ids, 1, seed=0)
 class HeldEngine:
     """Answer each call with one token. The test releases the first call of a model, which is held.
 
-    holds: the model, by default the draft engine.
+    holds: the model, by default the draft engine. error: what its calls fail with, if they do.
     """
 
-    holds = "draft"
+    holds, error = "draft", None
 
     def __init__(self):
         self.called, self.num_stops = [], 0
@@ -43,6 +43,8 @@ class HeldEngine:
         if request.model_name == self.holds and self.called.count(self.holds) == 1:
             self.arrived.set()
             assert self.let_go.wait(PATIENCE)
+        if request.model_name == self.holds and self.error:
+            return triton.InferenceResponse(error=triton.TritonError(self.error))
         outputs = {tensors.OUTPUT_IDS: [[[4]]], tensors.SEQUENCE_LENGTH: [[1]]}
         return triton.response_of({name: np.int32(value) for name, value in outputs.items()})
 
@@ -88,13 +90,26 @@ def interrupted(engine):
     return driver, steps, receiver, reason
 
 
-def test_interrupting_a_call_does_not_count_as_a_failure(engine, interrupted):
+@pytest.mark.parametrize("error", [None, "it was stopped"])
+def test_interrupting_a_call_does_not_count_as_a_failure(engine, interrupted, error):
+    engine.error = error
     _, steps, receiver, reason = interrupted
     engine.let_go.set()
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is reason
     assert steps.failures == []
     assert engine.called == ["draft"]
+
+
+def test_an_engines_error_reaches_the_loop(engine):
+    engine.error = "it broke"
+    engine.let_go.set()
+    steps, receiver = DraftThenVerify(), Receiver()
+    SequenceThread(EngineClients(SETTINGS), steps, receiver).start()
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is None
+    assert [str(error) for error in steps.failures] == ["model 'draft' failed: it broke"]
+    assert engine.called == ["draft", "target"]
 
 
 def test_an_interruption_before_the_start_prevents_all_calls(engine):
