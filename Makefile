@@ -43,7 +43,7 @@ test-chat: .venv/installed-dev $(CHAT_MODEL)
 
 # Test the llama.cpp engine in a live server. `make test` tests it alone.
 test-llamacpp: .venv/installed-dev
-	TANDEM_TEST_ENGINES=llamacpp $(BIN)/python -m pytest -n 0 -m 'vllm and not heavy' -k 'not hugging_face' \
+	TANDEM_TEST_ENGINES=llamacpp $(BIN)/python -m pytest -n 0 -m 'engines and not heavy' -k 'not hugging_face' \
 		tests/server/test_same_text.py tests/server/test_guided.py tests/server/test_cancellation.py
 
 # Test third-party clients, unmodified, from a separate environment (1.2 GB), with a live server.
@@ -52,7 +52,7 @@ test-clients: .venv/installed-dev $(CLIENTS)/installed
 
 # Test the vLLM engine, from a separate environment (2 GB), alone and in a live server.
 test-vllm: .venv/installed-dev $(VLLM)/installed-$(VLLM_VERSION)
-	TANDEM_TEST_ENGINES=vllm $(BIN)/python -m pytest -m 'vllm and not heavy' \
+	TANDEM_TEST_ENGINES=vllm $(BIN)/python -m pytest -m 'engines and not heavy' \
 		tests/engines/test_conformance.py tests/vllm tests/server
 
 # Install the environments of third-party clients and of vLLM.

@@ -14,7 +14,7 @@ from tandem.engines.emulated.engine import EmulatedEngine, WallTimer
 from tandem.engines.engine import SamplingParams, Words
 from tandem.engines.errors import RequestError
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.engines
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
 
 

@@ -98,7 +98,7 @@ LEAVE = [
 AHEAD = {"drafter": "draft_model", "draft_ahead": "true"}
 
 
-@pytest.mark.vllm
+@pytest.mark.engines
 @pytest.mark.parametrize("leave", LEAVE)
 def test_engines_stop_when_the_client_leaves(server, leave: Callable):
     before = computed(server)

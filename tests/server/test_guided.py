@@ -133,7 +133,7 @@ def fits(kind, guide, text):
     return bool(lark.Lark(guide.replace("number", "NUMBER")).parse(text))
 
 
-@pytest.mark.vllm
+@pytest.mark.engines
 def test_each_prompt_of_a_request_can_have_its_own_guide(server):
     asked = {"max_tokens": 60, "temperature": 1.0, "seed": 3}
     answers = ask_each(server, [*OTHERS, *SCHEMAS[:3]], **asked)
@@ -161,7 +161,7 @@ def test_drafts_do_not_change_sampled_guided_output(served, sampling, request):
     assert drafted > 0
 
 
-@pytest.mark.vllm
+@pytest.mark.engines
 @pytest.mark.parametrize("count", first_of(3, len(SCHEMAS)))
 def test_greedy_guided_output_equals_masked_hugging_face_with_every_drafter(
     server, embedded, hugging_face, tokenizer, count
@@ -215,7 +215,7 @@ def kinds_of(answers):
     return [entry.KINDS[kind] for kind in kinds]
 
 
-@pytest.mark.vllm
+@pytest.mark.engines
 def test_a_guided_stream_marks_forced_tokens_and_contains_the_whole_text(server):
     asked = {**by_schema(PERSON), "max_tokens": 120, "outputs": (*OUTPUTS, entry.OUTPUT_KINDS)}
     answer = ask_one(server, "bls", prompt_of(0), **asked)

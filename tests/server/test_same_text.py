@@ -38,7 +38,7 @@ def baseline(server):
     return in_batches(server, "ensemble")
 
 
-@pytest.mark.vllm
+@pytest.mark.engines
 @pytest.mark.parametrize("way", FEW_WAYS, ids="-".join)
 def test_greedy_output_equals_the_target_alone(server, baseline, way):
     answers = in_batches(server, "bls", **way)
@@ -113,7 +113,7 @@ def test_penalties_bans_and_stop_words_apply_in_every_round(server, baseline, to
         assert not any(word and word in answer.text for answer in answers)
 
 
-@pytest.mark.vllm
+@pytest.mark.engines
 def test_greedy_output_equals_hugging_face(baseline, hugging_face, tokenizer, embedded):
     import torch
     from engine_harness import assert_same
@@ -132,7 +132,7 @@ def test_greedy_output_equals_hugging_face(baseline, hugging_face, tokenizer, em
         assert_same(hugging_face, ids, answer.ids, row)
 
 
-@pytest.mark.vllm
+@pytest.mark.engines
 def test_concurrent_streams_give_the_same_output_as_single_requests(server, baseline):
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
         streams = list(pool.map(lambda p: stream(server, p, max_tokens=LENGTH), PROMPTS))

@@ -17,7 +17,7 @@ from vllm_engine import start_vllm
 from tandem.engines.engine import SamplingParams, Words
 from tandem.engines.errors import EndedError, UnsupportedError
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.engines
 DRAWS = 2048
 AT_ONCE = 32
 

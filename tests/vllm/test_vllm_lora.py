@@ -5,7 +5,7 @@ from adapters import generate, write_adapters
 from engine_harness import assert_same, prompt
 from vllm_engine import start_vllm, write_checkpoint
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.engines
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from tritonclient.utils import InferenceServerException
 from up import read_greeting, stubs_of, up
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.engines
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
 
 
