@@ -236,7 +236,9 @@ def test_a_comparison_says_when_drafts_do_not_pay(page, triton):
         "'.panel:last-child .text:not(.waiting)')?.textContent ? 1 : 10)"
     )
     send(page)
-    expect(page.locator(".verdict")).to_contain_text("Drafts don't pay here: 0 of 18 guesses")
+    expect(page.locator(".verdict")).to_contain_text(
+        "Drafts don't pay here: 0 of 2 tokens came from drafts, and 18 guesses were wrong."
+    )
 
 
 def test_examples_run_with_and_without_drafts_and_say_why(page, triton):

@@ -335,7 +335,8 @@ function showVerdict(made, turn) {
   const ratio = drafted / baseline;
   const words = ratio > 1 ? "as fast with drafts" : "the speed with drafts";
   const { num_accepted_draft_tokens: right, num_draft_tokens: guesses } = turn.answer.totals ?? {};
-  const why = ratio < PAYS && guesses ? ` Drafts don't pay here: ${right} of ${guesses} guesses were right.` : "";
+  const used = guesses ? `${right} of ${turn.answer.tokens.length} tokens came from drafts, and ${guesses - right} guesses were wrong` : "nothing was drafted";
+  const why = ratio < PAYS ? ` Drafts don't pay here: ${used}.` : "";
   box.replaceChildren(
     element("p", { className: "ratio" }, element("strong", { textContent: `${ratio.toFixed(2)}x` }), ` ${words}`),
     element("p", { textContent: `${drafted.toFixed(1)} instead of ${baseline.toFixed(1)} tokens/s.${why} ${difference(turn.answer.text, turn.baseline.text)}` }),
