@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -165,12 +166,13 @@ def test_a_prompt_is_tokenized_and_its_output_is_text(ask):
     assert texts_of(ask(text_input=PROMPT)) == [TEXT]
 
 
-def test_a_stream_has_the_same_text(ask, models):
+def test_a_stream_has_the_same_text_and_leaves_nothing(ask, entry, models):
     # Without this wait, all rounds could end before the first text is sent.
     models.before_round = lambda written: written == 0 or eventually(lambda: models.sender.sent)
     texts = texts_of(ask(text_input=PROMPT, stream=True))
     assert len(texts) > 1
     assert "".join(texts) == TEXT
+    assert eventually(lambda: not entry._watcher._watched)
 
 
 def test_text_is_made_without_calls(ask, models):
@@ -192,7 +194,7 @@ def test_a_stream_is_sent_even_if_no_thread_can_start_for_it(ask, monkeypatch):
     assert "".join(texts_of(sender)) == TEXT
 
 
-def test_a_chunk_that_cannot_be_sent_ends_the_stream(submit, models, monkeypatch):
+def test_a_chunk_that_cannot_be_sent_ends_the_stream(submit, pb, monkeypatch):
     def fail(*_):
         raise Panic("out of bounds")
 
@@ -200,6 +202,7 @@ def test_a_chunk_that_cannot_be_sent_ends_the_stream(submit, models, monkeypatch
     sender = submit(text_input=PROMPT, stream=True)
     assert eventually(lambda: sender.sent)
     assert "internal error while sending the answer" in sender.sent[0].line
+    assert any("out of bounds" in line for line in pb.Logger.lines)
 
 
 class TestReplacedPostprocessing:
@@ -301,14 +304,16 @@ class TestShortTimeouts:
 
     @pytest.mark.parametrize("stream", [True, False])
     def test_a_request_ends_when_its_time_is_over(self, entry, submit, models, stream):
-        over = threading.Event()
-        models.before_round = lambda _: over.wait()
+        over, rounds = threading.Event(), []
+        models.before_round = lambda written: rounds.append(written) or over.wait()
         sender = submit(text_input=PROMPT, stream=stream)
         assert eventually(lambda: sender.sent)
+        time.sleep(0.1)  # several checks
         assert entry._watcher._watched  # until the target has stopped working on it
         over.set()
         assert sender.sent[0].line.endswith("the request exceeded its timeout of 0.2 s")
         assert eventually(lambda: not entry._watcher._watched)
+        assert max(rounds) == 0  # the target wasn't called again
 
 
 class TestHangingTokenizer:
