@@ -1,10 +1,12 @@
-"""An answer ends at its limit, its end id or a stop word, and banned tokens never come next."""
+"""What a call asks for: where its answer ends, what is banned, and how tokens are chosen."""
 
 import numpy as np
 import pytest
 
+from tandem.contract import engine as tensors
 from tandem.engines.constraints import Bans, Cut, TokenMasks, cut, ending_ids
 from tandem.engines.engine import EngineRequest, SamplingParams, Words
+from tandem.sampling.params import Bounds, SamplingNumbers
 
 VOCAB = 40
 
@@ -72,3 +74,46 @@ def test_the_bits_of_a_mask_are_the_allowed_ids_of_their_position():
     assert masks.allowed_mask(4).nonzero()[0].tolist() == [4, 34]
     assert len(masks.allowed_mask(4)) == VOCAB
     assert not TokenMasks(request(), VOCAB)
+
+
+GREEDY = {tensors.RUNTIME_TOP_K: 1}
+ALL = {tensors.RUNTIME_TOP_P: 1.0}  # without it, an engine decodes greedily
+
+
+@pytest.mark.parametrize(
+    ("given", "greedy", "truncates", "sent"),
+    [
+        ({}, False, False, ALL),
+        ({"temperature": 0.5}, False, False, ALL | {tensors.TEMPERATURE: 0.5}),
+        ({"top_k": 1, "temperature": 0.5}, True, False, GREEDY),
+        ({"temperature": 0.0, "min_p": 0.5}, True, False, GREEDY),
+        (
+            {"top_k": 1, "presence_penalty": 1.0},
+            True,
+            False,
+            GREEDY | {tensors.PRESENCE_PENALTY: 1},
+        ),
+        ({"top_k": 5}, False, True, ALL | {tensors.RUNTIME_TOP_K: 5}),
+        ({"top_p": 0.9}, False, True, {tensors.RUNTIME_TOP_P: 0.9}),
+        ({"min_p": 0.1}, False, True, ALL | {tensors.MIN_P: 0.1}),
+    ],
+)
+def test_engines_get_the_parameters_that_have_an_effect(given, greedy, truncates, sent):
+    sampling = SamplingParams(**given, min_tokens=3)
+    assert (sampling.greedy, sampling.truncates) == (greedy, truncates)
+    assert sampling.engine_inputs() == sent
+    assert sampling.numbers == SamplingNumbers(**given)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "value", "fault"),
+    [
+        (Bounds(0, 1), 1, ""),
+        (Bounds(0, 1), 0, ""),
+        (Bounds(above=0), 0, "must be greater than 0; got 0"),
+        (Bounds(minimum=2), 1, "must be at least 2; got 1"),
+        (Bounds(), float("nan"), "must be a finite number; got nan"),
+    ],
+)
+def test_a_number_outside_its_bounds_is_explained(bounds, value, fault):
+    assert bounds.fault(value) == fault
