@@ -53,7 +53,13 @@ from tandem.tools.profiles.checkpoint import read_checkpoint
 
 PROMPTS = Path(__file__).parents[1] / "tandem" / "demo" / "prompts.jsonl"
 # Share of the device's memory for each engine.
-FRACTIONS = {"target": 0.25, "draft": 0.08, "with draft model": 0.3, "with n-grams": 0.25}
+FRACTIONS = {
+    "target": 0.2,
+    "draft": 0.08,
+    "with draft model": 0.25,
+    "with n-grams": 0.2,
+    "with prompt lookup": 0.2,
+}
 ALONE = "target alone"
 KV_BLOCK_TOKENS = 32
 
@@ -123,6 +129,8 @@ def _start_engines(options: argparse.Namespace, max_seq_len: int) -> dict[str, V
         methods: dict[str, dict[str, Any]] = {
             "with draft model": {"method": "draft_model", "model": str(options.draft)},
             "with n-grams": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4},
+            # Its drafts are as long as the matching text, up to this length.
+            "with prompt lookup": {"method": "prompt_lookup", "num_speculative_tokens": 16},
         }
         own = methods.get(name)
         engine = VllmEngine(
@@ -138,7 +146,7 @@ def _start_engines(options: argparse.Namespace, max_seq_len: int) -> dict[str, V
                 * KV_BLOCK_TOKENS,
                 max_batch_size=max_requests,
                 gpu_memory_fraction=FRACTIONS[name],
-                speculative_config=own and {**own, "num_speculative_tokens": length},
+                speculative_config=own and {"num_speculative_tokens": length, **own},
                 python=options.python,
                 enforce_eager=options.eager,
                 tensor_parallel_size=options.tensor_parallel_size,
@@ -162,6 +170,7 @@ def _variants(
         ALONE: partial(whole, engines["target"]),
         "vLLM, draft model": partial(whole, engines["with draft model"]),
         "vLLM, n-grams": partial(whole, engines["with n-grams"]),
+        "vLLM, Tandem's lookup": partial(whole, engines["with prompt lookup"]),
     }
     pair: dict[EngineRole, Engine] = {"target": engines["target"], "draft": engines["draft"]}
     asked: dict[str, dict[str, Any]] = {

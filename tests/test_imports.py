@@ -28,7 +28,7 @@ ARROWS = {
         "postprocessing",
     },
     "bls.triton": {"bls", "bls.triton", "contract", "guides", "triton"},
-    "engines": {"engines", "engines.kinds", "contract", "sampling"},
+    "engines": {"engines", "engines.kinds", "contract", "sampling", "lookup"},
     "engines.kinds": {"engines", "engines.remote", "contract"},  # it starts each kind
     "engines.remote": {"engines", "engines.remote", "contract", "triton"},
     "engines.triton": {"engines", "engines.kinds", "contract", "triton"},

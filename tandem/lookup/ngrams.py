@@ -54,6 +54,28 @@ def look_up(
     return Match(text[start : start + limit].tolist(), size)
 
 
+MIN_COPIED_AFTER, MAX_COPIED_AFTER = 2, 24  # sizes of n-grams; a single token is too common
+
+
+def copy_like_match(text: NDArray[np.int32], limit: int) -> list[int]:
+    """Return what followed the longest n-gram that repeats at the end, as many tokens as it has.
+
+    So a match by chance costs little, and a copied passage continues in longer and longer drafts.
+    This uses the newest occurrence that all of these tokens follow, or the oldest if there is none.
+
+    >>> copy_like_match(np.array([1, 2, 3, 4, 1, 2]), limit=16)
+    [3, 4]
+    """
+    places, size = find_occurrences(text[:-1], text, MAX_COPIED_AFTER)
+    limit = min(limit, size)
+    if size < MIN_COPIED_AFTER or limit < 1:
+        return []
+    with_whole_draft = places[places <= len(text) - limit]
+    start = with_whole_draft[-1] if len(with_whole_draft) else places[0]
+    copied: list[int] = text[start : start + limit].tolist()
+    return copied
+
+
 def find_occurrences(
     text: NDArray[np.int32], tail: NDArray[np.int32], max_size: int
 ) -> tuple[NDArray[np.intp], int]:

@@ -50,6 +50,16 @@ def test_vllms_speculation_settings_are_passed_on():
     assert "speculative_config" not in engine_arguments(settings())
 
 
+def test_prompt_lookup_inside_vllm_replaces_only_the_proposer():
+    asked = {"method": "prompt_lookup", "num_speculative_tokens": 12}
+    given = engine_arguments(settings(speculative_config=asked))["speculative_config"]
+    assert (given["method"], given["num_speculative_tokens"]) == ("custom_class", 12)
+    assert (
+        given["model"]
+        != engine_arguments(settings(max_draft_len=12))["speculative_config"]["model"]
+    )
+
+
 def test_extra_vllm_arguments_are_passed_on_unless_other_keys_set_them():
     arguments = engine_arguments(settings(arguments={"quantization": "fp8"}))
     assert arguments["quantization"] == "fp8"

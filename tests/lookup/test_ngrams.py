@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.lookup.ngrams import look_up
+from tandem.lookup.ngrams import copy_like_match, look_up
 
 
 def found(tokens, limit, ngram=2, **options):
@@ -78,3 +78,18 @@ def test_matching_tokens_beyond_the_ngram_are_counted(
     start = len(row) - len(match.tokens)
     sizes = [n for n in range(1, start + 1) if row[start - n : start] == row[-n:]]
     assert counted.ngram_size == max(match.ngram_size, min(max_matching, max(sizes)))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "draft"),
+    [
+        ([1, 2, 3, 4, 5, 6, 1, 2, 3], [4, 5, 6]),
+        ([9, 2, 3, 4, 1, 2], []),  # a single token matches
+        ([1, 2, 3, 7, 1, 2, 4, 8, 1, 2], [4, 8]),  # the newest occurrence
+        ([1, 2, 1, 2, 1, 2], [1, 2]),
+        ([], []),
+    ],
+)
+def test_a_copy_is_as_long_as_the_text_that_matches(tokens, draft):
+    assert copy_like_match(np.array(tokens, np.int32), 16) == draft
+    assert copy_like_match(np.array(tokens, np.int32), 1) == draft[:1]

@@ -37,7 +37,13 @@ def test_vllms_own_draft_model_is_suggested_if_it_could_replace_the_draft_engine
     assert advice in [finding.fix for finding in examine_profile(folder / "profile.yaml")]
     assert plan(folder, VLLM | {"device_ids": [1]}, **VLLM, device_ids=[0]).advice is None
     assert plan(folder, {"kind": "torch"}, **VLLM).advice is None
-    assert plan(folder, **VLLM).advice is None
+
+
+def test_prompt_lookup_inside_vllm_is_suggested_if_nothing_needs_the_loop(folder):
+    advice = plan(folder, **VLLM).advice
+    assert "method: prompt_lookup" in advice
+    own = {"method": "prompt_lookup", "num_speculative_tokens": 16}
+    assert plan(folder, **VLLM, speculative_config=own).advice is None
 
 
 def test_a_path_to_python_is_relative_to_the_profile(folder):

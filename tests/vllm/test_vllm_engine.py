@@ -244,11 +244,17 @@ def test_a_call_that_vllm_rejects_fails_alone(engine):
     assert len(engine.tokens(prompt(1, 9), 4)) == 4
 
 
-@pytest.fixture(scope="module")
-def speculating(tmp_path_factory):
-    """An engine that drafts by itself with vLLM's n-gram lookup."""
-    own = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
-    harness = start_vllm(tmp_path_factory.mktemp("ngram"), speculative_config=own)
+@pytest.fixture(
+    scope="module",
+    params=[
+        {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1},
+        {"method": "prompt_lookup", "num_speculative_tokens": 8},
+    ],
+    ids=lambda own: own["method"],
+)
+def speculating(tmp_path_factory, request):
+    """An engine that drafts by itself, with vLLM's n-gram lookup or with Tandem's."""
+    harness = start_vllm(tmp_path_factory.mktemp("lookup"), speculative_config=request.param)
     yield harness
     harness.engine.close()
 
@@ -263,6 +269,11 @@ def test_vllms_own_speculation_is_counted_and_does_not_change_the_output(engine,
     assert 0 <= usage.accepted_tokens <= usage.draft_tokens > 0
     assert speculating.engine.steps - before == 60 - usage.accepted_tokens
     assert speculating.tokens(ids, 60, stop_words=Words.of(want[10:12])) == want[:12]
+    prompts = [[*prompt(seed, 9 + seed)] * 4 for seed in range(8)]
+    expected = [engine.tokens(each, 40) for each in prompts]
+    for _ in range(2):  # the second time, the prompts are in the KV cache
+        pending = [speculating.start(each, 40) for each in prompts]
+        assert [call.wait().tokens for call in pending] == expected
 
 
 def test_masks_apply_if_vllm_drafts_by_itself(engine, speculating):

@@ -88,7 +88,15 @@ class Deployment:
     def advice(self) -> str | None:
         """What to measure before serving this deployment, in one sentence."""
         engines = self.profile.engines
-        in_vllm = isinstance(engines.target, VllmDraft) and isinstance(engines.draft, VllmDraft)
+        if not isinstance(engines.target, VllmTarget) or engines.target.speculative_config:
+            return None
+        pools = self.profile.decoding.prompt_lookup.max_pool_tokens
+        if self.drafters == ("prompt_lookup", BASELINE.name) and not pools:
+            return (
+                "prompt lookup inside vLLM (speculative_config: {method: prompt_lookup}) is faster "
+                "if requests send no predictions and needn't choose: docs/deploy/vllm.md"
+            )
+        in_vllm = isinstance(engines.draft, VllmDraft)
         if not (in_vllm and _share_device(self.profile) and self.draft):
             return None
         if self.draft_tokenizer or self.draft.vocab_size != self.target.vocab_size:

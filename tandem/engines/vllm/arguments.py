@@ -16,6 +16,8 @@ from tandem.engines.vllm.lora import lora_arguments
 from tandem.engines.vllm.settings import VllmSettings
 
 PLUG_IN = "tandem.engines.vllm.plug_in"
+NO_PROPOSER, LOOKUP_PROPOSER = f"{PLUG_IN}.NoProposer", f"{PLUG_IN}.LookupProposer"
+PROMPT_LOOKUP = "prompt_lookup"  # a method of ours in `speculative_config`
 
 
 def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
@@ -45,11 +47,14 @@ def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
         **(settings.arguments or {}),
     }
     if settings.speculative_config:
-        arguments["speculative_config"] = dict(settings.speculative_config)
+        own = dict(settings.speculative_config)
+        if own.get("method") == PROMPT_LOOKUP:
+            own |= {"method": "custom_class", "model": LOOKUP_PROPOSER}
+        arguments["speculative_config"] = own
     elif settings.max_draft_len:
         arguments["speculative_config"] = {
             "method": "custom_class",
-            "model": f"{PLUG_IN}.NoProposer",
+            "model": NO_PROPOSER,
             "num_speculative_tokens": settings.max_draft_len,
         }
     return arguments

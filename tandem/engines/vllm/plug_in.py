@@ -23,8 +23,10 @@ from vllm.v1.sample.ops import penalties
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from tandem.engines.engine import EngineRequest
+from tandem.engines.vllm.arguments import NO_PROPOSER
 from tandem.engines.vllm.call import VllmCall
 from tandem.engines.vllm.sessions import Sessions
+from tandem.lookup.ngrams import copy_like_match
 from tandem.sampling.warping import log_softmax, warp
 
 DRAFT_PROBS = "tandem_draft_probs"  # key in SamplingParams.extra_args
@@ -46,7 +48,8 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
         self.calls: dict[str, VllmCall] = {}
         self.steps = 0
         speculation = self.vllm_config.speculative_config
-        self._drafts_itself = speculation is not None and speculation.method != "custom_class"
+        self._drafts_itself = speculation is not None and speculation.model != NO_PROPOSER
+        self._is_custom = speculation is not None and speculation.method == "custom_class"
         self._sessions = (
             None if self._drafts_itself else Sessions.start(self.kv_cache_manager, self.calls)
         )
@@ -72,8 +75,9 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
             if call is None:
                 continue
             request, count = self.requests[request_id], counts[request_id]
-            if not self._drafts_itself:
-                count -= len(drafts.pop(request_id, ()))  # vLLM pads drafts to equal length
+            # vLLM pads drafts to equal length, which custom proposers don't need.
+            if self._is_custom and min(drafts.get(request_id, ()), default=0) < 0:
+                count -= len(drafts.pop(request_id))
             if call.verifies and request.num_computed_tokens + count == request.num_tokens:
                 drafts[request_id] = call.request.draft_ids.tolist()
                 count += len(call.request.draft_ids)
@@ -146,6 +150,31 @@ class NoProposer:
         pass
 
 
+class LookupProposer(NoProposer):
+    """A `custom_class` proposer that copies from each text itself, with Tandem's prompt lookup."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        super().__init__(vllm_config)
+        self._max_draft_len = vllm_config.speculative_config.num_speculative_tokens
+        self._max_seq_len = vllm_config.model_config.max_model_len
+
+    def propose(
+        self,
+        sampled_token_ids: list[list[int]],
+        lengths: NDArray[np.int32],
+        token_ids: NDArray[np.int32],
+        *_: Any,
+        **__: Any,
+    ) -> list[list[int]]:
+        """Return a draft for each row. lengths: [rows]. token_ids: [rows, max_seq_len]."""
+        drafts = []
+        for sampled, length, row in zip(sampled_token_ids, lengths, token_ids, strict=False):
+            limit = min(self._max_draft_len, self._max_seq_len - int(length))
+            # Within a prompt, nothing is sampled.
+            drafts.append(copy_like_match(row[:length], limit) if sampled else [])
+        return drafts
+
+
 def draft_probs(request: EngineRequest) -> NDArray[np.float32] | None:
     """Return the probabilities [k, vocab_size] of the draft, or None to verify by ids."""
     if request.draft_logits is None or request.sampling.greedy:
@@ -160,19 +189,20 @@ def _draft_probs(runner: Any, metadata: Any) -> torch.Tensor | None:
     A draft without probabilities counts as certain, as it does in vLLM's sampler if no draft has
     probabilities.
     """
-    rows: list[torch.Tensor] = []
-    width, found = runner.input_batch.vocab_size, False
+    params = [runner.requests[name].sampling_params for name in runner.input_batch.req_ids]
+    given = [(each.extra_args or {}).get(DRAFT_PROBS) for each in params]
+    if all(probs is None for probs in given):
+        return None
+    rows, width = [], runner.input_batch.vocab_size
     drafts = metadata.draft_token_ids.long().split(metadata.num_draft_tokens)
-    for request_id, ids in zip(runner.input_batch.req_ids, drafts, strict=False):
-        probs = (runner.requests[request_id].sampling_params.extra_args or {}).get(DRAFT_PROBS)
+    for probs, ids in zip(given, drafts, strict=False):
         row = torch.zeros(len(ids), width, device=runner.device)
         if probs is None:
             row.scatter_(1, ids[:, None], 1.0)
         else:
-            found = True
             row[:, : probs.shape[1]] = torch.from_numpy(probs[: len(ids), :width]).to(runner.device)
         rows.append(row)
-    return torch.cat(rows).contiguous() if found else None
+    return torch.cat(rows).contiguous()
 
 
 def penalize_whole_text() -> None:

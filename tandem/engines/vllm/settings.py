@@ -20,7 +20,8 @@ class VllmSettings:
     kv_cache_tokens: size of the KV cache.
     max_batch_size: maximum number of sequences per step.
     max_batch_tokens: maximum number of tokens per step; longer prompts are computed in chunks.
-    speculative_config: vLLM's own. If set, the engine drafts by itself and accepts no drafts.
+    speculative_config: vLLM's own, or {method: prompt_lookup, num_speculative_tokens: n}. If set,
+        the engine drafts by itself and accepts no drafts.
     lora_adapters: folders of LoRA adapters. A call selects one by its index, counted from 1
         (`lora_task_id`).
     arguments: additional engine arguments of vLLM, for example {quantization: fp8}.

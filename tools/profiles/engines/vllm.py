@@ -103,7 +103,7 @@ class VllmDraft(CheckpointSection):
 class VllmTarget(VllmDraft):
     """A vLLM engine that verifies drafts of up to max_draft_len tokens, or drafts by itself.
 
-    speculative_config: vLLM's setting, for example {method: ngram, num_speculative_tokens: 4}. If
+    speculative_config: vLLM's setting, or {method: prompt_lookup, num_speculative_tokens: 16}. If
     it is set, it applies to all requests, and the engine verifies no other drafts.
     """
 
