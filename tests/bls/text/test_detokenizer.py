@@ -92,3 +92,9 @@ def test_detokenizing_takes_linear_time(monkeypatch, count):
     tokens = [token for at in range(count) for token in (at % 6, 0)]
     assert shown + so_far.finish(ids(*tokens), decoded) == text_of(tokens)
     assert sum(copied) <= 4 * len(tokens)
+
+
+def test_an_answer_without_tokens_has_no_text_and_no_calls():
+    so_far, decode, *_, windows = fed([])
+    assert so_far.finish(ids(), decode) == ""
+    assert windows == []
