@@ -27,7 +27,7 @@ const schema = (...names) => ({
 export const CHAT = [
   {
     title: "Edit this code",
-    why: "Most of the answer repeats the code in the prompt, so most guesses are right.",
+    why: "Most of the answer repeats the code in the prompt, so guesses can copy it.",
     prompt: `Add a field for the country to this form:\n\n\`\`\`html\n${FORM}\`\`\``,
   },
   {
