@@ -11,9 +11,9 @@ const CODE = `def total(values, start=0):
 `;
 
 const FORM = `<form action="/orders" method="post">
-  <label>Name <input name="name" required></label>
-  <label>Street <input name="street" required></label>
-  <label>City <input name="city" required></label>
+  <label>Name: <input name="name" required></label>
+  <label>Street: <input name="street" required></label>
+  <label>City: <input name="city" required></label>
   <button>Order</button>
 </form>
 `;
@@ -28,7 +28,7 @@ export const CHAT = [
   {
     title: "Edit this code",
     why: "Most of the answer repeats the code in the prompt, so guesses can copy it.",
-    prompt: `Add a field for the country to this form:\n\n\`\`\`html\n${FORM}\`\`\``,
+    prompt: `Add a field for the country to this form. Show only the form:\n\n\`\`\`html\n${FORM}\`\`\``,
   },
   {
     title: "Fill in a form",
