@@ -46,10 +46,14 @@ SUM = {
     "$defs": {"number": {"type": "number"}},
 }
 TOOLS = (tool("weather", CITY), tool("weather2", SUM), tool("now"), tool("any", {}))
-# Texts without markers (a tokenizer would convert them to tokens) and without characters that need
-# a Unicode escape.
+# Texts without markers and special tokens (a tokenizer would convert them to tokens) and without
+# characters that need a Unicode escape.
+NOT_SAID = [
+    *(marker for markers in MARKERS.values() for marker in markers),
+    *(token.content for token in tokenizer_with(PLAIN).get_added_tokens_decoder().values()),
+]
 SAID = st.text(st.characters(exclude_categories=["Cc", "Cs"])).filter(
-    lambda text: not any(m in text for ms in MARKERS.values() for m in ms)
+    lambda text: not any(word in text for word in NOT_SAID)
 )
 INTEGERS = st.integers(-(2**62), 2**62)
 # The properties are in the order of the schema.
