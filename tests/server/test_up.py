@@ -140,7 +140,7 @@ def test_up_stops_on_a_signal_during_startup(capsys, monkeypatch):
             signal.raise_signal(signal.SIGINT)
         return False
 
-    monkeypatch.setattr("tandem.tools.triton.status.all_exist", is_ready)
+    monkeypatch.setattr("tandem.tools.triton.server.all_exist", is_ready)
     assert command.main(["up", "--profile", "emulated-zero", *ANY_PORTS]) == 130
     assert "Traceback" not in capsys.readouterr().err
     assert set(leftovers(ours)) <= before
