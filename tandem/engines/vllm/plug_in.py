@@ -75,9 +75,10 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
             if call is None:
                 continue
             request, count = self.requests[request_id], counts[request_id]
-            # vLLM pads drafts to equal length, which custom proposers don't need.
-            if self._is_custom and min(drafts.get(request_id, ()), default=0) < 0:
-                count -= len(drafts.pop(request_id))
+            # vLLM pads drafts to equal length, with -1, or with 0 near the end of the context.
+            padded = self._is_custom and min(drafts.get(request_id, ()), default=0) < 0
+            if padded or not self._drafts_itself:
+                count -= len(drafts.pop(request_id, ()))
             if call.verifies and request.num_computed_tokens + count == request.num_tokens:
                 drafts[request_id] = call.request.draft_ids.tolist()
                 count += len(call.request.draft_ids)
