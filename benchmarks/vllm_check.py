@@ -3,9 +3,10 @@
     python -m benchmarks.vllm_check --target /models/Qwen2.5-7B-Instruct \
         --draft /models/Qwen2.5-0.5B-Instruct
 
-The variants take turns in one run: the target alone, vLLM's own speculation with the draft model
-and with n-grams, and the loop with the draft model, prompt lookup and `hybrid` with `auto`. Four
-vLLM processes run at once, so the device must have memory for three targets and two drafts.
+The variants take turns in one run: the target alone, vLLM's own speculation with the draft model,
+with n-grams and with Tandem's lookup inside vLLM, and the loop with the draft model, prompt lookup
+and `hybrid` with `auto`. Five vLLM processes run at once, so the device must have memory for four
+targets and two drafts.
 
 The output of each variant is compared token by token with the target alone. In 16-bit types, the
 output of a batch can differ if two tokens are equally likely. The rows of the target alone show how
