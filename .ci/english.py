@@ -18,6 +18,7 @@ CHECKED = (
     "SECURITY.md",
     "CHANGELOG.md",
     "benchmarks/bare_loops",
+    "benchmarks/demo_models",
     "benchmarks/faulty",
     "benchmarks/soak",
     "bls",

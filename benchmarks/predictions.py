@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from tandem.demo.checkpoint import load_checkpoint
-from tandem.demo.corpus import load_tokenizer
-from tandem.demo.evaluate import continue_greedily, load_prompts
+from benchmarks.demo_models.checkpoint import load_checkpoint
+from benchmarks.demo_models.corpus import load_tokenizer
+from benchmarks.demo_models.evaluate import continue_greedily, load_prompts
 
 
 def main() -> None:

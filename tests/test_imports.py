@@ -44,7 +44,6 @@ ARROWS = {
         "contract",
         "triton",
     },
-    "demo": {"demo"},
     "examples": {"triton"},  # client code must not import Tandem
     "examples.drafters": {"bls"},
 }

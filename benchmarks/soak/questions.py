@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.demo_models.prompts import SHOWN
 from benchmarks.soak.asking import BASELINE, SoakRequest, ask
 from tandem.contract import entry as tensors
-from tandem.demo.prompts import SHOWN
 
 MAX_TOKENS = 24
 BATCH = 3

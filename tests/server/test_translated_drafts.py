@@ -4,15 +4,15 @@ import json
 import shutil
 
 import pytest
+from benchmarks.demo_models.checkpoint import load_checkpoint
+from benchmarks.demo_models.corpus import DEMO
+from benchmarks.demo_models.evaluate import rounds, shares
 from entries import ask, said
 from prompts import COMPLETIONS
 from safetensors.torch import load_file, save_file
 from tokenizer_kinds import renumbered, write
 from tokenizers import Tokenizer
 
-from tandem.demo.checkpoint import load_checkpoint
-from tandem.demo.corpus import DEMO
-from tandem.demo.evaluate import rounds, shares
 from tandem.tools.profiles import deployment
 
 from .conftest import serving

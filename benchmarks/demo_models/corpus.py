@@ -53,8 +53,8 @@ PIECES = (
 )
 Ids = npt.NDArray[np.uint16]
 
-DEMO = Path(__file__).parent
-STATE = DEMO / ".train"
+DEMO = Path(__file__).parents[2] / "tandem" / "demo"
+STATE = Path(__file__).with_name(".train")
 TOKENIZER = DEMO / "tokenizer"
 
 

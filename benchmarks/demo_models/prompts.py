@@ -1,4 +1,4 @@
-"""Write `prompts.jsonl`: `python -m tandem.demo.prompts`. Examples, held-out code, edits."""
+"""Write `prompts.jsonl`: `python -m benchmarks.demo_models.prompts`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import argparse
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from tandem.demo.corpus import DEMO, Document, documents, load_tokenizer
+from benchmarks.demo_models.corpus import DEMO, Document, documents, load_tokenizer
 
 SHOWN = (
     (
@@ -43,6 +44,7 @@ SHOWN = (
         '    def distance(self, other: "Point") -> float:'
     ),
 )
+EDITS = Path(__file__).with_name("edits.txt")
 HELD_OUT = 52
 MIN_TOKENS, MAX_TOKENS = 24, 160
 START = re.compile(r"^(?:    )?(?:class|def) \w+", re.MULTILINE)
@@ -61,7 +63,8 @@ def excerpts(document: Document, tokenizer: Tokenizer) -> Iterator[str]:
 
 def edits() -> list[str]:
     """Return the prompts of `edits.txt`, which %% separates: code to repeat with a change."""
-    return [text[:-1] for text in (DEMO / "edits.txt").read_text(encoding="utf-8").split("%%\n")]
+    texts = EDITS.read_text(encoding="utf-8").split("%%\n")
+    return [text[:-1] for text in texts]
 
 
 def main() -> None:

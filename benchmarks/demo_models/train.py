@@ -1,4 +1,4 @@
-"""Train the target: `python -m tandem.demo.train --steps N`. Resumes from `.train/target.pt`."""
+"""Train the target: `python -m benchmarks.demo_models.train`. Resumes from `.train/target.pt`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.nn import functional
 
-from tandem.demo.checkpoint import new_model, save_checkpoint
-from tandem.demo.corpus import STATE, Ids, batch, load_corpus
+from benchmarks.demo_models.checkpoint import new_model, save_checkpoint
+from benchmarks.demo_models.corpus import STATE, Ids, batch, load_corpus
 
 NOTE_EVERY, SAVE_EVERY = 10, 500
 LOSS_ROWS = {"cpu": 1024, "cuda": 65_536}  # positions per slice; the logits fit a CPU's caches

@@ -1,4 +1,4 @@
-"""Distill the draft from the shipped target: `python -m tandem.demo.distil`. Resumes there.
+"""Distill the draft from the shipped target: `python -m benchmarks.demo_models.distil`.
 
 The draft learns the target's distribution on the corpus and on text that the target generates. In
 use, the draft only sees contexts that the target generated, which differ from the corpus.
@@ -15,9 +15,9 @@ import torch
 from rich.console import Console
 from torch.nn import functional
 
-from tandem.demo.checkpoint import load_checkpoint, new_model, save_checkpoint
-from tandem.demo.corpus import STATE, Ids, batch, load_corpus
-from tandem.demo.train import (
+from benchmarks.demo_models.checkpoint import load_checkpoint, new_model, save_checkpoint
+from benchmarks.demo_models.corpus import STATE, Ids, batch, load_corpus
+from benchmarks.demo_models.train import (
     JobProgress,
     Optimizer,
     compile_for_gpu,

@@ -1,4 +1,4 @@
-"""Measure the demo pair: `python -m tandem.demo.evaluate [quality|speed|generate]`.
+"""Measure the demo pair: `python -m benchmarks.demo_models.evaluate [quality|speed|generate]`.
 
 `speed` and `generate` time single tokens, so run them on an otherwise idle machine.
 """
@@ -17,9 +17,9 @@ import torch
 from rich.console import Console
 from transformers import DynamicCache
 
-from tandem.demo.checkpoint import load_checkpoint
-from tandem.demo.corpus import DEMO, load_corpus, load_tokenizer
-from tandem.demo.train import validation_loss
+from benchmarks.demo_models.checkpoint import load_checkpoint
+from benchmarks.demo_models.corpus import DEMO, load_corpus, load_tokenizer
+from benchmarks.demo_models.train import validation_loss
 
 DRAFT_LEN = 4
 NEW_TOKENS = 128

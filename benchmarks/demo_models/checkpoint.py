@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from tandem.demo.corpus import DEMO, TOKENIZER, VOCABULARY_SIZE
+from benchmarks.demo_models.corpus import DEMO, TOKENIZER, VOCABULARY_SIZE
 
 Role = Literal["target", "draft"]
 
