@@ -67,9 +67,6 @@ class PromptLookup(Drafter):
         return Draft(np.zeros(self._max_copied, np.int32), num_matching=num_matching)
 
     def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:  # noqa: ARG002
-        return self.look_up(sequence, limit)
-
-    def look_up(self, sequence: Sequence, limit: int) -> Draft:
         """Return the tokens that followed the longest matching n-gram."""
         match, source = self._find_match(sequence, limit)
         if match is None:

@@ -282,7 +282,10 @@ class SequenceState:
         In a stream, output with text is ready; otherwise only the complete answer is.
         """
         for chunk in chunks:
-            self._append(chunk)
+            self._unsent_text.append(chunk.text)
+            self._unsent.append(chunk)
+            if chunk.details.log_probs is not None:
+                self._cum_log_prob += float(chunk.details.log_probs.sum())
         streams_now = self._decoding.request.stream and any(self._unsent_text)
         if not chunks or (chunks[-1].finish_reason is None and not streams_now):
             return
@@ -301,12 +304,6 @@ class SequenceState:
         )
         self._unsent_text, self._unsent, self._is_first = [], [], False
         self._request.add_output(output)
-
-    def _append(self, chunk: Chunk) -> None:
-        self._unsent_text.append(chunk.text)
-        self._unsent.append(chunk)
-        if chunk.details.log_probs is not None:
-            self._cum_log_prob += float(chunk.details.log_probs.sum())
 
     def on_end(self, error: Failure | None) -> None:
         """Count the sequence and release its reservation. An error ends the whole request.

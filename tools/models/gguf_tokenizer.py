@@ -16,7 +16,10 @@ LONGEST_NAME = 100  # bytes
 
 
 def write_tokenizer(path: Path, folder: Path) -> None:
-    """Write config.json, generation_config.json and the tokenizer. Raises LoadError."""
+    """Write config.json, generation_config.json, and the tokenizer with the file's chat template.
+
+    Raises LoadError.
+    """
     llama = api.open_library()
     options = llama.llama_model_default_params()
     options.vocab_only = True

@@ -1,4 +1,4 @@
-"""The steps from logits to tokens: of one call, and of all calls in a step on the device."""
+"""The steps from logits to tokens and their log-probabilities, of one call and of all in a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.engines.constraints import Bans, TokenMasks
-from tandem.engines.engine import EngineRequest, Floats
+from tandem.engines.engine import EngineRequest, Floats, LikeliestTokens
 from tandem.engines.noise import Purpose, hash_key, uniform
 from tandem.engines.stepping.verification import (
     REJECTED,
@@ -33,6 +33,7 @@ _CEILINGS = torch.tensor(
     [[torch.inf if octet >> bit & 1 else -torch.inf for bit in range(8)] for octet in range(256)]
 )
 BANNED = -2  # in place of a token if its row bans every token
+_ROWS_AT_ONCE = 64  # rows of a prompt's logits; each has the width of the vocabulary
 
 
 class CallSampler:
@@ -374,3 +375,48 @@ def _emitted_tokens(call: SamplingInput, sampled: list[int]) -> list[int]:
     if call.sampler.verifies_by_logits:
         return list(takewhile(lambda token: token != REJECTED, sampled))
     return verify_ids(call.drafts, sampled)
+
+
+class LogProbRecorder:
+    """Collects log-probabilities of tokens and of the k most likely tokens at each position.
+
+    They are the log-softmax of the model's logits, before any processing.
+    """
+
+    def __init__(self, num_top: int) -> None:
+        self._num_top = num_top
+        self._values: list[float] = []
+        self._top_ids: list[torch.Tensor] = []  # [n, k] each
+        self._top_values: list[torch.Tensor] = []
+
+    def add(self, logits: torch.Tensor, tokens: Sequence[int]) -> None:
+        """Add tokens [n] that were chosen from logits [n, vocab_size]."""
+        for start in range(0, len(tokens), _ROWS_AT_ONCE):
+            chosen = tokens[start : start + _ROWS_AT_ONCE]
+            rows = logits[start : start + len(chosen)].float().log_softmax(-1)
+            self._values += rows[range(len(chosen)), chosen].tolist()
+            if self._num_top:
+                values, ids = rows.topk(self._num_top, -1)
+                self._top_values.append(values.cpu())
+                self._top_ids.append(ids.int().cpu())
+
+    def add_known(self, values: Sequence[float]) -> None:
+        """Add tokens with known log-probabilities and no alternatives."""
+        self._values += values
+
+    def skip(self, count: int) -> None:
+        """Add `count` tokens without predecessors. Their rows are zeros."""
+        self._values += [0.0] * count
+        if self._num_top:
+            self._top_values.append(torch.zeros(count, self._num_top))
+            self._top_ids.append(torch.zeros(count, self._num_top, dtype=torch.int32))
+
+    def take(self) -> tuple[Floats, LikeliestTokens | None]:
+        values, self._values = self._values, []
+        if not self._num_top:
+            return np.array(values, np.float32), None
+        nothing = torch.empty(0, self._num_top)  # there may be no tokens
+        top_ids = torch.cat((nothing.int(), *self._top_ids)).numpy()
+        top_values = torch.cat((nothing, *self._top_values)).numpy()
+        self._top_ids, self._top_values = [], []
+        return np.array(values, np.float32), LikeliestTokens(top_ids, top_values)

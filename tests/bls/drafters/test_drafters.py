@@ -91,14 +91,14 @@ OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
 def test_profile_settings_choose_the_occurrence_to_copy(keeps_all, uses_oldest, draft):
     settings = replace(SETTINGS, lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
     request = request_of("prompt_lookup", prompt_ids=OCCURRENCES)
-    found = PromptLookup(request, settings).look_up(Sequence(request), 4)
+    found = PromptLookup(request, settings).propose(Sequence(request), 4, None)
     assert (found.tokens.tolist(), found.tokens.dtype) == (draft, np.int32)
     assert found.drafter == "prompt_lookup"
 
 
 def test_prompt_lookup_accepts_a_match_of_one_token():
     request = request_of("prompt_lookup", prompt_ids=ids(1, 5, 2, 1))
-    assert PromptLookup(request, SETTINGS).look_up(Sequence(request), 4).tokens.tolist() == [
+    assert PromptLookup(request, SETTINGS).propose(Sequence(request), 4, None).tokens.tolist() == [
         5,
         2,
         1,
@@ -110,9 +110,9 @@ def test_a_match_resets_the_plain_tokens_of_prompt_lookup():
     lookup, sequence = PromptLookup(request, SETTINGS), Sequence(request)
     plain = []
     for token in (1, 2, 3, 1, 4, 5):
-        plain.append(lookup.look_up(sequence, 4).plain_tokens)
+        plain.append(lookup.propose(sequence, 4, None).plain_tokens)
         sequence.append(ids(token))
-    plain.append(lookup.look_up(sequence, 4).plain_tokens)
+    plain.append(lookup.propose(sequence, 4, None).plain_tokens)
     assert plain == [1, 2, 3, 4, 1, 1, 2]
 
 

@@ -124,7 +124,7 @@ def test_a_failed_answer_does_not_join_its_pool(pools):
 
 
 def found(request, pools, settings=SETTINGS, limit=4):
-    return PromptLookup(request, settings, pools).look_up(Sequence(request), limit)
+    return PromptLookup(request, settings, pools).propose(Sequence(request), limit, None)
 
 
 @pytest.mark.parametrize("ngram", [1, 2, 3, 8])
