@@ -214,15 +214,10 @@ class SequenceState:
         self._thread = SequenceThread(clients, decoding, self, decode)
         self._admission = admission
         self._timeline = Timeline(request.arrival_ns)
-        self._running = self._sending = False  # whether threads are decoding and sending
         self._outbox: Outbox | None = None  # of the thread that sends a stream
+        self.is_running = False  # whether a thread is decoding this sequence
         self.reservation = reservation
         reservation.start = self._start
-
-    @property
-    def is_active(self) -> bool:
-        """Whether a thread is still decoding or sending this sequence."""
-        return self._running or self._sending
 
     def check(self, now: float) -> None:
         """Abandon overdue calls."""
@@ -250,11 +245,9 @@ class SequenceState:
     def _start_sending(self) -> Outbox | None:
         """Return the queue of a new thread that sends chunks, or None if no thread is free."""
         outbox: Outbox = queue.SimpleQueue()
-        self._sending = True
         try:
             run_in_background(partial(self._send_stream, outbox))
         except Overloaded:
-            self._sending = False
             return None
         return outbox
 
@@ -274,7 +267,6 @@ class SequenceState:
             log_exception("failed to send a chunk", error)
             line = "internal error while sending the answer; see the server's log"
             self._request.fail(ServingError(line))
-        self._sending = False
 
     def _emit(self, chunks: list[Chunk]) -> None:
         """Append chunks to the output, and send the output if it is ready.
@@ -312,7 +304,7 @@ class SequenceState:
         """
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
-        self._running = False  # after the metrics, because the watcher may now drop the request
+        self.is_running = False  # after the metrics, because the watcher may now drop the request
         self._admission.release(self.reservation)
         if self._outbox is not None:
             self._outbox.put(None)
@@ -321,7 +313,7 @@ class SequenceState:
 
     def _start(self) -> None:
         self._timeline.mark_scheduled()
-        self._running = True
+        self.is_running = True
         self._thread.start()
 
 
@@ -359,7 +351,7 @@ class RequestState:
     def closed(self) -> bool:
         """Whether the last response has been sent and no model is still working on the request."""
         busy = self.call_slot.call is not None or any(
-            sequence.is_active for sequence in self._sequences
+            sequence.is_running for sequence in self._sequences
         )
         return self._sender.closed and not busy
 

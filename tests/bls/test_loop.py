@@ -72,6 +72,7 @@ def output_is_the_targets_own(request, language, script, settings_, trouble):
     assert chunks[-1].finish_reason == reason
 
     figures = decoding.statistics
+    assert (figures.stop_string is None) == (text == text_of(tokens))
     assert figures.num_accepted_draft_tokens <= figures.num_draft_tokens
     assert sum(figures.acceptance_histogram) == figures.num_spec_steps
     accepted = sum(n * count for n, count in enumerate(figures.acceptance_histogram))
@@ -261,11 +262,11 @@ def test_a_failed_target_call_fails_the_request():
         play(decoding_of(request_of()), Fails(Language()), Draft(Language()))
 
 
-def test_a_verification_that_returns_too_many_tokens_is_an_error():
-    target = Reports(Target(Language()), tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
-    with pytest.raises(
-        EngineCallError, match="after 4 draft tokens it must return between 1 and 5 tokens; got 8"
-    ):
+@pytest.mark.parametrize("count", [0, 6])
+def test_a_verification_that_returns_too_few_or_too_many_tokens_is_an_error(count):
+    target = Reports(Target(Language()), tokens=ids(*[0] * count))
+    line = f"after 4 draft tokens it must return between 1 and 5 tokens; got {count}"
+    with pytest.raises(EngineCallError, match=line):
         play(decoding_of(request_of()), target, Draft(Language()))
 
 
@@ -310,6 +311,7 @@ def test_a_stream_withholds_the_start_of_a_stop_string():
     assert text_of([0, 1, 2, 4, 0, 3]) == "abab aba"
     assert "".join(chunk.text for chunk in chunks) == "abab"
     assert chunks[-1].finish_reason == "stop"
+    assert decoding.statistics.stop_string == " aba"
 
 
 def test_with_a_threshold_a_redrawn_draft_token_counts_as_verified():

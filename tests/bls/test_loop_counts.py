@@ -31,7 +31,8 @@ def test_the_target_time_of_an_empty_answer_is_counted():
     assert decoding.statistics.target_seconds == 0.25
 
 
-def test_tokens_recomputed_after_an_eviction_are_counted():
+@pytest.mark.parametrize(("prompt", "recomputed"), [((1, 2, 3), 4), ((1, 2, 3, 4), 8)])
+def test_tokens_recomputed_after_an_eviction_are_counted(prompt, recomputed):
     class Evicts(Target):
         def answers(self, call):
             reused = 0 if len(self.calls) == 2 else (len(call.context) - 1) // 4
@@ -39,10 +40,10 @@ def test_tokens_recomputed_after_an_eviction_are_counted():
                 yield answer._replace(kv_blocks=KvBlocks(reused))
 
     language = Language(end_every=10**9)
-    decoding = decoding_of(request_of(max_tokens=25))
+    decoding = decoding_of(request_of(prompt_ids=ids(*prompt), max_tokens=25))
     play(decoding, Evicts(language), Draft(language))
-    # Of the 13 context tokens in round 3, round 2 had computed 7: one whole block of 4.
-    assert decoding.statistics.num_recomputed_tokens == 4
+    # Round 2 had computed its context of 8 or 9 tokens but the last one, in blocks of 4.
+    assert decoding.statistics.num_recomputed_tokens == recomputed
 
 
 @pytest.mark.parametrize(("reused", "cached"), [((0, 1), 0), ((2, 3), 8), ((3, 3), 9)])
@@ -58,6 +59,8 @@ def test_cached_prompt_tokens_are_the_tokens_reused_by_the_first_call(reused, ca
     play(decoding, Reuses(ENDLESS), Draft(ENDLESS))
     assert decoding.statistics.num_rounds > 1
     assert decoding.statistics.num_cached_prompt_tokens == cached
+    assert decoding.prompt_kv_blocks == KvBlocks(reused[0])
+    assert decoding.kv_blocks == KvBlocks(reused[1])
 
 
 @pytest.mark.parametrize(("end_at", "accepted"), [(0, 1), (2, 3), (3, 4), (4, 4), (None, 4)])
@@ -86,6 +89,25 @@ def test_engine_seconds_are_summed_per_engine():
     assert decoding.statistics.num_rounds == 2
     assert decoding.statistics.target_seconds == 1.0
     assert decoding.statistics.draft_seconds == 0.5
+
+
+def test_rounds_whose_draft_was_looked_up_report_no_draft_call():
+    decoding = decoding_of(request_of(drafter="prompt_lookup", prompt_lookup_num_tokens=4))
+    play(decoding, Target(Says(at=100)))
+    drafted = [round_ for round_ in decoding.statistics.rounds if round_.num_draft_tokens]
+    plans = {(each.planned_tokens, each.stop_probability, each.draft_seconds) for each in drafted}
+    assert plans == {(0, 0.0, 0.0)}
+
+
+@pytest.mark.parametrize("end", [END, 6])  # the engine drops one of them and keeps the other
+def test_the_end_belongs_to_a_round_of_an_engine_that_drafts_by_itself(end):
+    target = Target(Says(end, at=12))  # nine tokens and the end, three of them accepted
+    drafts = {"num_draft_tokens": 5, "num_accepted_tokens": 3, "engine_seconds": 0.25}
+    decoding = decoding_of(request_of(drafter="engine", max_tokens=300))
+    play(decoding, Reports(target, **drafts))
+    assert decoding.finish_reason == "stop"
+    assert decoding.statistics.num_rounds == 7
+    assert decoding.statistics.target_seconds == 0.25
 
 
 def test_unverified_draft_tokens_are_counted():

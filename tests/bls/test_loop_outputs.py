@@ -2,8 +2,10 @@
 
 import numpy as np
 from scripted import (
+    ENDLESS,
     Draft,
     Language,
+    Reports,
     Says,
     Target,
     decoding_of,
@@ -11,7 +13,7 @@ from scripted import (
     request_of,
 )
 
-from tandem.bls.ports import TopLogProbs
+from tandem.bls.ports import PromptLogProbs, TopLogProbs
 
 
 def test_returned_logits_do_not_share_memory_with_the_engines_tensors():
@@ -51,3 +53,25 @@ def test_log_probs_line_up_with_the_tokens():
         assert (-details.log_probs).astype(int).tolist() == tokens
         assert details.top_ids[:, 0].tolist() == tokens
         assert (-details.top_log_probs[:, 0]).astype(int).tolist() == tokens
+
+
+def test_log_probs_of_the_prompt_are_those_of_the_first_call():
+    rated = PromptLogProbs(np.array([0, -1, -2], np.float32))
+
+    class RatesPrompt(Target):
+        def answers(self, call):
+            first = len(self.calls) == 0
+            for answer in super().answers(call):
+                yield answer._replace(prompt_log_probs=rated if first else None)
+
+    decoding = decoding_of(request_of(return_prompt_log_probs=True))
+    play(decoding, RatesPrompt(ENDLESS), Draft(ENDLESS))
+    assert decoding.statistics.num_rounds > 1
+    assert decoding.prompt_log_probs is rated
+
+
+def test_logits_that_were_not_requested_are_not_kept():
+    decoding = decoding_of(request_of())
+    logits = np.zeros((5, 8), np.float32)
+    play(decoding, Reports(Target(ENDLESS), logits=logits), Draft(ENDLESS))
+    assert decoding.generation_logits == []

@@ -75,7 +75,9 @@ def test_output_with_any_drafts_equals_hugging_face(engine, reference, generate,
 def test_output_is_empty_if_the_first_token_is_an_end_id(llama):
     ids = prompt(1, 9)
     first = llama.tokens(ids, 1)[0]
-    assert llama.tokens(ids, 20, end_id=first) == []
+    outcome = llama.call(ids, 20, end_id=first)
+    assert outcome.tokens == []
+    assert outcome.last.usage.first_token_time_ns == 0
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(seed=3, top_p=0.9)])

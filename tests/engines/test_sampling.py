@@ -11,9 +11,10 @@ from engine_harness import VOCAB, Conducted, prompt
 from live_triton import eventually
 from safetensors.torch import save_file
 
-from tandem.engines.engine import EngineRequest, SamplingParams, Words
+from tandem.engines.engine import CallUsage, EngineRequest, SamplingParams, Words
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.stepping import sampling as tensors
+from tandem.engines.stepping.verification import argmax, draw
 from tandem.engines.torch.engine import TorchEngine
 from tandem.sampling.params import SamplingNumbers
 from tandem.sampling.warping import log_softmax, warp
@@ -119,6 +120,15 @@ def test_context_log_probs_equal_transformers(llama, reference, length):
     assert outcome.last.log_probs is None
 
 
+def test_context_log_probs_come_once_in_a_stream_and_only_on_request(llama):
+    ids = prompt(6, 9)
+    streamed = llama.call(ids, 3, streaming=True, return_prompt_log_probs=True)
+    first, *others = (answer.prompt_log_probs for answer in streamed.answers)
+    assert len(first) == 9
+    assert others == [None, None]
+    assert llama.call(ids, 1).last.prompt_log_probs is None
+
+
 def test_output_varies_without_a_seed(llama):
     ids = prompt(7, 10)
     free = SamplingParams(temperature=1.5)
@@ -155,6 +165,23 @@ def test_sampling_matches_the_distribution_of_transformers(reference, numbers):
     np.testing.assert_allclose(scores.softmax(-1), output.scores[0].softmax(-1), atol=1e-6)
 
 
+class OnGpu(torch.Tensor):
+    """A tensor that says that it is on a GPU, which uses other operations than a CPU."""
+
+    device = torch.device("cuda")
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
+def test_a_gpu_keeps_and_draws_the_same_tokens_as_a_cpu(top_p):
+    logits = 3 * torch.randn((100, 200), generator=torch.Generator().manual_seed(5))
+    numbers, keys = SamplingNumbers(temperature=0.8, top_p=top_p), torch.arange(100) * 7919
+    kept = tensors.warp(logits, numbers)
+    assert torch.equal(tensors.warp(logits.as_subclass(OnGpu), numbers), kept)
+    p = kept.softmax(-1)
+    assert torch.equal(draw(p.as_subclass(OnGpu), keys), draw(p, keys))
+    assert torch.equal(argmax(logits.as_subclass(OnGpu)), argmax(logits))
+
+
 def test_a_stopped_call_without_streaming_returns_the_tokens_so_far(make_harness):
     harness = make_harness()
     actions = {
@@ -174,7 +201,9 @@ def test_a_waiting_call_can_be_stopped(make_harness):
     }
     running = Conducted(harness, prompt(1, 9), 240, actions)
     assert len(running.wait().tokens) == 240
-    assert running.results[0].wait().tokens == []
+    stopped = running.results[0].wait()
+    assert stopped.tokens == []
+    assert stopped.last.usage == CallUsage()
 
 
 def test_closing_ends_running_calls_with_an_error(make_harness):

@@ -248,6 +248,18 @@ def test_a_custom_drafter_learns_the_outcomes_of_its_drafts_and_of_plain_calls(j
     assert len(own.plain) == len(target.calls) - len(verified) > 0
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_custom_drafter_is_called_again_after_the_plain_tokens_that_it_requests(joined, stream):
+    joined(
+        "def propose(self, sequence, limit, engines):\n"
+        "    called_at.append(len(sequence))\n"
+        "    return Draft(plain_tokens=5)",
+        row=f"{ROW}called_at = []\n",
+    )
+    played(stream=stream)
+    assert sys.modules[DRAFTERS["own"].module].called_at == [*range(3, 43, 5)]
+
+
 @pytest.mark.parametrize("method", ["completed(self, sequence)", "observe_plain_call(self, *_)"])
 def test_a_failure_outside_of_propose_is_counted(joined, method):
     joined(f"{PROPOSE.format('return Draft()')}\ndef {method}:\n    1 / 0")

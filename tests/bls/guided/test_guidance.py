@@ -101,9 +101,12 @@ def played(request, engine=MASKS, language=LANGUAGE, draft=None):
 
 
 def test_forced_tokens_need_no_call():
-    decoding, target, chunks = played(request_for(Guide("choice", '["The quick brown fox"]')))
+    guide, draft = Guide("choice", '["The quick brown fox"]'), Guesser([], 1)
+    request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16)
+    decoding, target, chunks = played(request, draft=draft)
     assert decoding.sequence.output.tolist() == encoded("The quick brown fox")
     assert not target.calls
+    assert not draft.drafted
     assert chunks[-1].finish_reason == "stop"
     details = join_details([chunk.details for chunk in chunks])
     assert {KINDS[kind] for kind in details.kinds} == {"forced"}
@@ -139,9 +142,13 @@ def test_statistics_warn_about_guide_parts_that_are_not_enforced():
 def test_forced_tokens_are_verified_if_log_probs_or_logits_are_requested(asks):
     guide = Guide("choice", '["The quick brown fox"]')
     request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16, **asks)
-    decoding, target, _ = played(request, draft=Guesser([], 1))
+    decoding, target, learned = decoding_of(request, MASKS), KeyedEngine(LANGUAGE, request), []
+    drafter = decoding._drafter
+    drafter.verified = drafter.observe_plain_call = lambda *what: learned.append(what)
+    play(decoding, target, Guesser([], 1))
     assert decoding.sequence.output.tolist() == encoded("The quick brown fox")
     assert target.calls
+    assert learned == []  # they aren't the drafter's
     earned = decoding.statistics.by_drafter
     assert list(earned) == [GRAMMAR]
     assert earned[GRAMMAR].draft_acceptance_rate == 1.0

@@ -14,7 +14,7 @@ from receivers import Panic
 from scripted import SETTINGS, with_engines
 from tokenizer_kinds import byte_level, write
 
-from tandem.bls.errors import Overloaded
+from tandem.bls.errors import AnswerNotSent, Overloaded
 from tandem.bls.triton import requests, stream
 from tandem.bls.triton.responses import ResponseBuilder
 from tandem.bls.triton.stream import TOKENIZER_CALLS, StreamEntry
@@ -120,11 +120,11 @@ def entry(models, tmp_path, changes):
 def submit(pb, models, entry):
     """submit(**inputs) sends a request to the entry, and returns the sender of its responses."""
 
-    def send(request_id="", **values):
+    def send(request_id="", *, prompts=1, **values):
         sender = models.sender = pb.ResponseSender()
         values = {"max_tokens": len(IDS), "end_id": -1} | values
         rows = {name: v if isinstance(v, list) else [v] for name, v in values.items()}
-        arrays = {name: array(INPUTS[name], [row]) for name, row in rows.items()}
+        arrays = {name: array(INPUTS[name], [row] * prompts) for name, row in rows.items()}
         entry.execute([pb.Request(sender, arrays, outputs.OUTPUTS, request_id)])
         return sender
 
@@ -162,17 +162,56 @@ def texts_of(sender):
     ]
 
 
-def test_a_prompt_is_tokenized_and_its_output_is_text(ask):
+def leaves_nothing(entry, num_threads):
+    """Return whether no request is watched soon, and no more threads run than before."""
+    return eventually(
+        lambda: not entry._watcher._watched and threading.active_count() <= num_threads
+    )
+
+
+def test_a_prompt_is_tokenized_and_its_output_is_text(ask, entry):
+    before = threading.active_count()
     assert texts_of(ask(text_input=PROMPT)) == [TEXT]
+    assert leaves_nothing(entry, before)
 
 
 def test_a_stream_has_the_same_text_and_leaves_nothing(ask, entry, models):
+    before = threading.active_count()
     # Without this wait, all rounds could end before the first text is sent.
     models.before_round = lambda written: written == 0 or eventually(lambda: models.sender.sent)
     texts = texts_of(ask(text_input=PROMPT, stream=True))
     assert len(texts) > 1
     assert "".join(texts) == TEXT
-    assert eventually(lambda: not entry._watcher._watched)
+    assert leaves_nothing(entry, before)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_each_of_two_prompts_gets_its_text(ask, stream):
+    sent, texts = ask(prompts=2, text_input=PROMPT, stream=stream).sent, ["", ""]
+    for arrays in (each.response.arrays for each in sent):
+        for index, text in zip(
+            arrays[outputs.BATCH_INDEX][:, 0], arrays[outputs.TEXT_OUTPUT], strict=True
+        ):
+            texts[index] += text.decode()
+    assert texts == [TEXT, TEXT]
+    assert stream or len(sent) == 1
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_chunks_that_queue_up_while_one_is_sent_become_one(submit, entry, models, stops):
+    may_decode, sends, may_send = (threading.Event() for _ in range(3))
+    models.before_round = lambda written: (sends if written else may_decode).wait()
+    first, rest = KIND.decode(IDS[:1]), KIND.decode(IDS[1:])
+    sender = submit(text_input=PROMPT, stream=True, stop_words=rest if stops else "")
+    sender._hold = lambda: sends.set() or may_send.wait()
+    assert eventually(lambda: entry._admission.running)
+    may_decode.set()
+    assert eventually(lambda: not entry._admission.running)
+    may_send.set()
+    assert eventually(lambda: sender.sent and sender.sent[-1].flags)
+    assert texts_of(sender) == [first, "" if stops else rest]
+    reason = b"stop" if stops else b"length"
+    assert sender.sent[-1].response.arrays[outputs.FINISH_REASON].tolist() == [reason]
 
 
 def test_text_is_made_without_calls(ask, models):
@@ -194,15 +233,26 @@ def test_a_stream_is_sent_even_if_no_thread_can_start_for_it(ask, monkeypatch):
     assert "".join(texts_of(sender)) == TEXT
 
 
-def test_a_chunk_that_cannot_be_sent_ends_the_stream(submit, pb, monkeypatch):
-    def fail(*_):
-        raise Panic("out of bounds")
+@pytest.mark.parametrize(
+    ("failing", "line"),
+    [
+        ((stream, "build_request", Panic), "internal error while starting the request; see"),
+        ((ResponseBuilder, "response", Panic), "internal error while sending the answer; see"),
+        ((ResponseBuilder, "response", AnswerNotSent), "out of bounds"),
+    ],
+)
+def test_an_error_of_any_part_ends_the_stream(submit, pb, monkeypatch, failing, line):
+    owner, name, error = failing
 
-    monkeypatch.setattr(ResponseBuilder, "response", fail)
+    def fail(*_):
+        raise error("out of bounds")
+
+    monkeypatch.setattr(owner, name, fail)
     sender = submit(text_input=PROMPT, stream=True)
     assert eventually(lambda: sender.sent)
-    assert "internal error while sending the answer" in sender.sent[0].line
-    assert any("out of bounds" in line for line in pb.Logger.lines)
+    assert line in sender.sent[0].line
+    is_logged = any("out of bounds" in logged for logged in pb.Logger.lines)
+    assert is_logged == (error is Panic)
 
 
 class TestReplacedPostprocessing:
@@ -250,7 +300,7 @@ def test_failed_requests_leave_room_for_others(ask):
     assert texts_of(ask(text_input=PROMPT)) == [TEXT]
 
 
-def test_a_request_can_be_stopped_as_soon_as_it_has_started(cancel, submit, monkeypatch):
+def test_a_request_can_be_stopped_as_soon_as_it_has_started(cancel, submit, models, monkeypatch):
     request_id = new_forwarded_id()
     start = stream.run_in_background
 
@@ -259,9 +309,35 @@ def test_a_request_can_be_stopped_as_soon_as_it_has_started(cancel, submit, monk
         start(*arguments)
 
     monkeypatch.setattr(stream, "run_in_background", stop_and_start)
+    before = threading.active_count()
     sender = submit(request_id, text_input=PROMPT)
-    assert eventually(lambda: sender.sent)
+    assert eventually(lambda: sender.sent and threading.active_count() <= before)
     assert sender.sent[0].line.endswith("the request was cancelled")
+    assert SETTINGS.target.model not in models.called
+
+
+def test_a_request_ends_when_its_client_leaves(submit, models):
+    decodes, over = threading.Event(), threading.Event()
+    models.before_round = lambda _: decodes.set() or over.wait()
+    sender = submit(text_input=PROMPT)
+    assert decodes.wait(10)
+    sender.cancelled = True
+    assert eventually(lambda: sender.sent)
+    over.set()
+    assert sender.sent[0].line.endswith("the request was cancelled")
+
+
+def test_a_cancelled_request_is_watched_until_the_tokenizer_answers(entry, submit, cancel, models):
+    models.tokenizer_free.clear()
+    request_id = new_forwarded_id()
+    sender = submit(request_id, text_input=PROMPT)
+    assert eventually(lambda: models.called)
+    cancel(request_id)
+    assert eventually(lambda: sender.sent)
+    time.sleep(0.1)  # several checks
+    assert entry._watcher._watched
+    models.tokenizer_free.set()
+    assert eventually(lambda: not entry._watcher._watched)
 
 
 WEIGHTS = [[0.5] * QUEUE_BYTES]
@@ -333,6 +409,20 @@ class TestHangingTokenizer:
         hang.set()
 
 
+class TestHangingTarget:
+    @pytest.fixture
+    def changes(self):
+        return {"target_timeout": 0.3}
+
+    def test_it_ends_the_request(self, submit, models):
+        hang = threading.Event()
+        models.before_round = lambda _: hang.wait()
+        sender = submit(text_input=PROMPT)
+        assert eventually(lambda: sender.sent)
+        hang.set()
+        assert "no response within 0.3 s" in sender.sent[0].line
+
+
 class TestShortQueue:
     """One request decodes, and another one may wait."""
 
@@ -362,3 +452,4 @@ class TestShortQueue:
         may_decode.set()
         assert eventually(lambda: following.sent)
         assert texts_of(following) == [TEXT]
+        assert eventually(lambda: not entry._watcher._watched)
