@@ -149,8 +149,8 @@ SEQUENCES_PER_SAMPLE = 4  # with n running sequences, one draft in 1 + n // 4 as
 # Plain calls are shorter while matches pay, because a match may be right soon. Short calls take
 # longer per token, so matches must be faster than the alternatives by this factor.
 MIN_LOOKUP_GAIN = 1.05
-# Initial acceptance rates of lookup drafts after n-grams of 1, 2, 3, and 4 or more tokens.
-LOOKUP_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
+# Initial acceptance rates of copies after 1, 2, 4, and 8 or more matching tokens
+LOOKUP_ACCEPTANCE = (0.3, 0.6, 0.7, 0.9)
 
 
 class DraftChoice(NamedTuple):
@@ -205,7 +205,7 @@ class DraftPlanner:
             for stop, length in itertools.product(stops, self._lengths)
         ]
         self._arms = Arms(self._lengths, stops, LEVEL_ACCEPTANCE)  # groups: levels
-        # Groups: n-gram sizes of the match.
+        # Groups: numbers of matching tokens.
         self._lookup_arms = Arms(self._lengths, (0.0,), LOOKUP_ACCEPTANCE)
         self._acceptance = Acceptance()
         self._plans: dict[int, LoadPlans] = {}  # key: rounded log2 of the load
@@ -272,7 +272,7 @@ class DraftPlanner:
         if not plans.choices:
             return min(len(match), plans.costs.first_tokens)
         fitting = bisect.bisect_left(self._lengths, len(match)) + 1
-        speeds = plans.lookup_speeds[_ngram_group(match)][:fitting]
+        speeds = plans.lookup_speeds[_match_group(match)][:fitting]
         best = int(speeds.argmax())
         pays = mode is Mode.DRAFTING or speeds[best] >= MIN_LOOKUP_GAIN * max(
             plans.choices[level].speed, plans.costs.plain_speed
@@ -283,7 +283,7 @@ class DraftPlanner:
         """Return what `auto` has measured at the current load, or None before it has.
 
         Its tokens per round apply to a new request. If the drafter doesn't call the draft model,
-        they apply to matches after long n-grams.
+        they apply to copies after the longest matches.
         """
         if planner := self._without_draft_model.get(drafter):
             return planner.table(drafter)
@@ -327,7 +327,7 @@ class DraftPlanner:
         """Record how many tokens of a lookup draft were right, whether it was verified or not."""
         with self._lock:
             round_ = self._lookup_arms.as_every_arm(match, num_right, self._acceptance.rate())
-            self._lookup_arms.add(round_, _ngram_group(match))
+            self._lookup_arms.add(round_, _match_group(match))
 
     def record_acceptance(self, draft: Draft, num_accepted: int) -> None:
         """Record the acceptance of a draft from the draft model."""
@@ -438,6 +438,6 @@ class AutoLength:
         return before is self._plans
 
 
-def _ngram_group(match: Draft) -> int:
-    """Return the group of a lookup draft, an index into LOOKUP_ACCEPTANCE, by its n-gram's size."""
-    return min(max(1, match.num_matching), len(LOOKUP_ACCEPTANCE)) - 1
+def _match_group(match: Draft) -> int:
+    """Return the group of a copy, an index into LOOKUP_ACCEPTANCE, by its matching tokens."""
+    return min(int(math.log2(max(1, match.num_matching))), len(LOOKUP_ACCEPTANCE) - 1)

@@ -156,7 +156,7 @@ class Draft:
     logits_row: int = 0  # row of the first draft token in these logits
     drafter: DrafterName = BASELINE.name
     plain_tokens: int = 1
-    num_matching: int = 0  # for a copy: number of tokens in the n-gram that matched
+    num_matching: int = 0  # for a copy: number of matching tokens before it
     plan: DraftPlan | None = None  # for a draft model: the plan of its call
     result: EngineResult | None = None  # for a draft model: the result of its call
     num_branches: int = 0  # number of branches that were drafted ahead for this round

@@ -124,11 +124,11 @@ class LoopSettings(RequestLimits):
     draft_acceptance_threshold: float | None = None
     exclude_input_in_output: bool = True
     prompt_lookup_num_tokens: int = 4
-    max_matching_ngram_size: int = 2
+    max_matching_ngram_size: int = 4
 
     # Prompt lookup
     lookup_keeps_all: bool = True
-    lookup_uses_oldest: bool = True
+    lookup_uses_oldest: bool = False
     hybrid_min_ngram_size: int = 2  # for shorter matches, `hybrid` uses the draft model
     max_pool_tokens: int = 0  # total size of the pools; 0: no pools
 

@@ -17,6 +17,7 @@ from playwright.sync_api import Page, sync_playwright
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
 from tandem.gateway.settings import GatewaySettings
+from tandem.tools.benchmark.load_generator import warm_up
 from tandem.tools.models.named import find_model
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import server as triton
@@ -25,27 +26,29 @@ from tandem.tools.triton.server import LOOPBACK
 PICTURE = Path(__file__).with_name("page.png")
 WORDS = PICTURE.with_suffix(".txt")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-SIZE = {"width": 1080, "height": 860}  # fits the whole conversation
+SIZE = {"width": 1080, "height": 940}  # fits the whole conversation
 EXAMPLE = "Repeat with a change"
 SECONDS_TO_ANSWER = 120
 
 
 def main(model: str) -> None:
-    """Serve a model, run the example twice, and take the picture of the second run."""
+    """Serve a model, run the example once, and take the picture."""
     found = find_model(model)
     checkpoint = found.checkpoint()
+    planned = deployment.for_checkpoints(checkpoint, None)
     with (
-        triton.serving(deployment.for_checkpoints(checkpoint, None)) as server,
+        triton.serving(planned) as server,
         listen(LOOPBACK, 0) as bound,
         serving(create_app(GatewaySettings(server.grpc_url, checkpoint, model=found.name)), bound),
         sync_playwright() as playwright,
     ):
         options = {"args": ["--no-sandbox"]} if os.geteuid() == 0 else {}
         browser = playwright.chromium.launch(executable_path=CHROMIUM, **options)
-        for _ in range(2):  # the first run is slower, because the server warms up
-            page = browser.new_page(viewport=SIZE, color_scheme="light")
-            page.goto(f"http://{LOOPBACK}:{bound.getsockname()[1]}")
-            run_example(page)
+        warm_up(server, planned)  # as `tandem up` does
+        page = browser.new_page(viewport=SIZE, color_scheme="light")
+        page.goto(f"http://{LOOPBACK}:{bound.getsockname()[1]}")
+        page.wait_for_load_state("networkidle")
+        run_example(page)
         page.screenshot(path=PICTURE)
         shown = page.locator("h1, h3, label, button, #legend li, #keys").locator("visible=true")
         lines = (" ".join(text.split()) for text in shown.all_inner_texts())

@@ -61,10 +61,8 @@ class PromptLookup(Drafter):
 
     @property
     def best_possible_draft(self) -> Draft:
-        """A stand-in for the longest copy that this request can get, after the longest n-gram."""
-        others = self._prediction is not None or self._pool is not None
-        num_matching = MAX_MATCH if others else self._max_ngram_size
-        return Draft(np.zeros(self._max_copied, np.int32), num_matching=num_matching)
+        """A stand-in for the longest copy that this request can get, after the longest match."""
+        return Draft(np.zeros(self._max_copied, np.int32), num_matching=MAX_MATCH)
 
     def propose(self, sequence: Sequence, limit: int, engines: Engines) -> Draft:  # noqa: ARG002
         """Return the tokens that followed the longest matching n-gram."""
@@ -88,14 +86,12 @@ class PromptLookup(Drafter):
         predicted = self._match_in_prediction(sequence, limit)
         limit = min(limit, self._max_copied)
         pooled = self._match_in_pool(sequence, limit)
-        others = predicted is not None or pooled is not None
         own = look_up(
             sequence.context,
             limit,
             max_ngram_size=self._max_ngram_size,
             keep_all=self._keep_all,
             use_oldest=self._use_oldest,
-            max_matching=MAX_MATCH if others else 0,
         )
         matches = ((predicted, PREDICTION), (own, PROMPT_LOOKUP.name), (pooled, LOOKUP_POOL))
         return max(matches, key=lambda found: found[0].ngram_size if found[0] else 0)

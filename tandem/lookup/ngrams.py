@@ -24,14 +24,13 @@ def look_up(
     *,
     max_ngram_size: int,
     keep_all: bool = True,
-    use_oldest: bool = True,
-    max_matching: int = 0,
+    use_oldest: bool = False,
 ) -> Match | None:
     """Return at most ``limit`` tokens that followed the longest n-gram that repeats at the end.
 
     use_oldest: use the n-gram's oldest occurrence, which has the most tokens after it. keep_all,
     without use_oldest: use the newest occurrence that ``limit`` tokens follow, or the oldest one if
-    there is none. With neither, use the newest occurrence. max_matching: count up to this many
+    there is none. With neither, use the newest occurrence. The match counts up to ``MAX_MATCH``
     matching tokens, even beyond the n-gram.
 
     Source: Saxena, "Prompt Lookup Decoding", 2023. The options are the same as in TensorRT-LLM's
@@ -49,7 +48,7 @@ def look_up(
     elif not use_oldest:
         with_whole_draft = places[len(text) - places >= limit]
         start = int(with_whole_draft[-1]) if len(with_whole_draft) else start
-    while size < min(max_matching, start) and text[start - size - 1] == text[-size - 1]:
+    while size < min(MAX_MATCH, start) and text[start - size - 1] == text[-size - 1]:
         size += 1
     return Match(text[start : start + limit].tolist(), size)
 

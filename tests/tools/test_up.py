@@ -60,7 +60,7 @@ def test_the_greeting_lists_the_chosen_settings(own):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
-def test_a_warm_up_is_short_and_teaches_auto_nothing(own, monkeypatch, seconds):
+def test_a_warm_up_is_short_and_ends_with_requests_that_auto_measures(own, monkeypatch, seconds):
     asked, closed = [], []
 
     class SlowClient(ExitStack):
@@ -76,7 +76,11 @@ def test_a_warm_up_is_short_and_teaches_auto_nothing(own, monkeypatch, seconds):
     load_generator.warm_up(SERVER, own)
     assert closed == asked
     assert len(asked) == 1 if seconds == 0 else len(asked) > 2
-    assert all(entry.NUM_DRAFT_TOKENS in i or i[entry.DRAFTER] == "none" for i in asked)
+    if seconds:
+        chosen = [i for i in asked if not {entry.DRAFTER, entry.NUM_DRAFT_TOKENS} & set(i)]
+        new, repeated = (i[entry.TEXT_INPUT] for i in chosen)
+        assert asked[-2:] == chosen
+        assert repeated == 3 * new  # prompt lookup finds matches
 
 
 def test_the_greeting_says_that_drafts_are_translated(own, tmp_path):

@@ -17,7 +17,7 @@ from tandem.bls.drafters.registry import DRAFTERS, DrafterKind, DrafterName
 from tandem.contract import entry as tensors
 from tandem.contract.model_parameters import encode
 from tandem.tools.benchmark.report import Measurement
-from tandem.tools.benchmark.variant import BASELINE, Scenario, Variant, scenarios_of_lengths
+from tandem.tools.benchmark.variant import BASELINE, Scenario, Variant
 from tandem.tools.client.answer import Answer, Answers
 from tandem.tools.client.client import MODEL, Client, Inputs, inputs_for
 from tandem.tools.errors import TandemError
@@ -66,15 +66,18 @@ class MeasuredServer:
             yield server.grpc_url
 
 
-WARM_UP_SECONDS, WARM_UP_TOKENS = 3.0, 24  # at most; for each draft length
+WARM_UP_SECONDS, WARM_UP_TOKENS = 3.0, 12  # at most; for each fixed draft length
 WARM_UP_LENGTHS = (2, 4, 8)
+WARM_UP_TEXT = "Once upon a time, a fisherman and his daughter lived in a small house by the sea.\n"
+AUTO_TOKENS = 32  # about as many as the first measurement of `auto` takes
 
 
 def warm_up(server: TritonServer, deployment: Deployment) -> None:
     """Send a few requests to a new server, because the first calls of engines are slow.
 
-    Their draft lengths are fixed, so `auto` learns nothing from their random tokens. A failure is
-    ignored, because the first request of a user reports it.
+    The last two use the server's draft length, so `auto` measures its costs: of the draft model,
+    and of copies, because the last prompt repeats itself. A failure is ignored, because the first
+    request of a user reports it.
     """
     end, entry = time.monotonic() + WARM_UP_SECONDS, deployment.stream_entry.name
     longest = deployment.loop_settings().target.max_draft_len
@@ -82,10 +85,10 @@ def warm_up(server: TritonServer, deployment: Deployment) -> None:
         {tensors.NUM_DRAFT_TOKENS: n} for n in WARM_UP_LENGTHS if n <= longest
     ]
     variants.append(BASELINE.inputs)
-    [scenario] = scenarios_of_lengths([16], len(variants))
+    requests = [inputs_for(WARM_UP_TEXT, WARM_UP_TOKENS, variant) for variant in variants]
+    requests += [inputs_for(text, AUTO_TOKENS, {}) for text in (WARM_UP_TEXT, 3 * WARM_UP_TEXT)]
     with status_line("warming up"), suppress(TandemError), Client(server.grpc_url) as client:
-        for prompt, variant in zip(scenario.prompts, variants, strict=True):
-            inputs = inputs_for(prompt, WARM_UP_TOKENS, variant)
+        for inputs in requests:
             with closing(client.stream(entry, inputs)) as chunks:
                 if any(time.monotonic() > end for _ in chunks):
                     return

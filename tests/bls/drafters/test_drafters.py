@@ -337,7 +337,11 @@ def test_hybrid_decodes_in_growing_chunks_until_a_match_is_right_if_matches_pay(
 
 
 def test_hybrid_shortens_no_call_if_matches_do_not_pay():
-    drafter, _, _ = drafting_in_vain()
+    drafter, planner, time = drafting_in_vain()
+    for _ in range(20):
+        planner.observe_lookup(ports.Draft(np.ones(16, np.int32), num_matching=24), 0)
+    time.now += 1.0
+    planner.plan(0, 16)
     prompt = ids(1, 2, 5, 1, 2)  # the last two tokens match
     request = request_of("hybrid", draft_len=AUTO, max_draft_len=16, prompt_ids=prompt)
     assert decoded_alone(drafter, Sequence(request)) == 32
