@@ -85,6 +85,12 @@ def test_max_batch_tokens_must_be_large_enough_for_drafts():
         settings(max_batch_size=32, max_draft_len=8, max_batch_tokens=512)
 
 
+def test_threads_also_limit_vllms_ngram_proposer():
+    limited = environment(settings(threads=3))
+    assert (limited["OMP_NUM_THREADS"], limited["NUMBA_NUM_THREADS"]) == ("3", "3")
+    assert "NUMBA_NUM_THREADS" not in environment(settings())
+
+
 def test_device_ids_select_the_gpus():
     assert environment(settings(device_ids=(2, 3)))["CUDA_VISIBLE_DEVICES"] == "2,3"
 

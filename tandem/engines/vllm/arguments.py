@@ -77,7 +77,8 @@ def environment(settings: VllmSettings) -> dict[str, str]:
     if settings.device_ids:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, settings.device_ids))
     if settings.threads:
-        variables["OMP_NUM_THREADS"] = str(settings.threads)
+        # vLLM's `ngram` uses Numba, which replaces OpenMP's number with its own.
+        variables["OMP_NUM_THREADS"] = variables["NUMBA_NUM_THREADS"] = str(settings.threads)
     return variables
 
 
