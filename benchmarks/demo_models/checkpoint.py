@@ -59,7 +59,7 @@ def save_checkpoint(model: Any, role: Role) -> Path:
     folder = DEMO / role
     ship = new_model(role).to(torch.bfloat16)
     ship.load_state_dict(model.state_dict())
-    ship.generation_config = GenerationConfig(eos_token_id=END_ID, pad_token_id=END_ID)  # type: ignore[no-untyped-call]
+    ship.generation_config = GenerationConfig(eos_token_id=END_ID, pad_token_id=END_ID)
     ship.save_pretrained(folder)
     for file in TOKENIZER.iterdir():
         shutil.copy(file, folder)
@@ -68,4 +68,4 @@ def save_checkpoint(model: Any, role: Role) -> Path:
 
 def load_checkpoint(role: Role, dtype: torch.dtype = torch.float32) -> Any:
     """Return a shipped model in evaluation mode."""
-    return LlamaForCausalLM.from_pretrained(DEMO / role, dtype=dtype).eval()  # type: ignore[no-untyped-call]
+    return LlamaForCausalLM.from_pretrained(DEMO / role, dtype=dtype).eval()

@@ -40,7 +40,7 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
     _require_complete_files(path)
     device = device_of(settings.device)
     dtype = dtype_of(settings.dtype, device)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would go to the log
+    logging.disable_progress_bar()  # it would go to the log
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
         # For `auto`, transformers uses the checkpoint's own dtype.
@@ -164,7 +164,7 @@ def require_memory(
 
 def weight_bytes(config: Any, dtype: torch.dtype) -> int:
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        model: Any = AutoModelForCausalLM.from_config(config)
     weights: int = sum(weight.numel() for weight in model.parameters())
     return dtype.itemsize * weights
 
