@@ -147,8 +147,7 @@ class Decoding:
         # of the guide follow. A stop string ends all of it.
         ended = eos_dropped or eos is not None
         tokens = tokens[:eos][: sequence.tokens_left]
-        left = 0 if ended else sequence.tokens_left - len(tokens)
-        kept, forced = guidance.follow(tokens, left)
+        kept, forced = guidance.follow(tokens, sequence.tokens_left - len(tokens))
         tokens = tokens[:kept]
         if len(forced):
             tokens = np.concatenate((tokens, forced))

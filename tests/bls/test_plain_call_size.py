@@ -120,6 +120,21 @@ def play_auto(*, stream):
     return target.plain, len(draft.calls)
 
 
+@pytest.mark.parametrize("drafter", ["draft_model", "none"])
+def test_a_drafter_learns_how_long_each_round_takes(drafter):
+    target, draft, learned = SlowTarget(), SlowDraft(ENDLESS, (True, False)), []
+    draft.target = target
+    request = Request(prompt_ids=ids(1), max_tokens=100, drafter=drafter, draft_len=4)
+    planner = DraftPlanner(16, clock=lambda: target.now, stops_when_unsure=False)
+    context = DrafterContext(SETTINGS, Health(), planner)
+    decoding = Decoding(request, context, clock=lambda: target.now)
+    own = decoding._drafter
+    own.verified = own.observe_plain_call = lambda *outcome: learned.append(outcome[-1])
+    play(decoding, target, draft)
+    assert len(learned) > 2
+    assert sum(learned) == pytest.approx(target.now)
+
+
 def test_streams_keep_their_pace_while_drafts_are_paused():
     plain, _ = play_auto(stream=True)
     assert sum(tokens for tokens, _ in plain) > 400  # drafts are paused most of the time

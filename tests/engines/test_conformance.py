@@ -337,14 +337,15 @@ def test_a_seed_gives_the_same_output_with_and_without_drafts(able, draft_len):
 
 
 @needs("returns_logits")
-def test_drafts_sampled_from_the_targets_own_logits_are_all_accepted(able):
+@pytest.mark.parametrize("count", [1, 4])
+def test_drafts_sampled_from_the_targets_own_logits_are_all_accepted(able, count):
     ids = prompt(14, 12)
-    proposal = able.call(ids, 4, sampling=SAMPLED, return_generation_logits=True)
+    proposal = able.call(ids, count, sampling=SAMPLED, return_generation_logits=True)
     logits = proposal.last.generation_logits
-    assert logits.shape == (4, VOCAB)
+    assert logits.shape == (count, VOCAB)
     other = SamplingParams(temperature=1.0, seed=99)
-    outcome = able.call(ids, 5, drafts=proposal.tokens, draft_logits=logits, sampling=other)
-    assert outcome.tokens[:4] == proposal.tokens
+    outcome = able.call(ids, count + 1, drafts=proposal.tokens, draft_logits=logits, sampling=other)
+    assert outcome.tokens[:count] == proposal.tokens
 
 
 @needs("verifies_drafts")

@@ -107,6 +107,7 @@ def test_context_logits_cover_the_whole_context(make_harness, reference):
         want = reference("llama")(torch.tensor([ids])).logits[0]
     np.testing.assert_allclose(outcome.last.context_logits, want, atol=1e-4)
     assert outcome.last.usage.computed_tokens == 25 + 1
+    assert outcome.tokens == engine.tokens(ids, 2)
 
 
 @settings(max_examples=60)

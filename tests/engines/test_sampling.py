@@ -44,6 +44,23 @@ def test_penalties_include_the_draft_tokens_before_each_position(llama, sampling
         assert text == want[: len(text)]
 
 
+@pytest.mark.parametrize(
+    ("penalty", "scores"),
+    [
+        ({"repetition_penalty": 2.0}, [1.0, -4.0, 0.5, 0.25, 0.0]),
+        ({"presence_penalty": 0.5}, [1.5, -2.5, 0.5, 0.0, 0.0]),
+        ({"frequency_penalty": 0.25}, [1.75, -2.25, 0.5, 0.0, 0.0]),
+        ({"frequency_penalty": 0.25, "presence_penalty": -0.5}, [2.25, -1.75, 0.5, 0.5, 0.0]),
+    ],
+)
+def test_penalties_follow_transformers_and_openai(penalty, scores):
+    """Token 0 and token 1 occurred once in the context and the answer so far, token 3 twice."""
+    request = EngineRequest("r", np.array([0, 3], np.int32), 9, sampling=greedy(**penalty))
+    sampler = tensors.CallSampler(request, 5, torch.device("cpu"))
+    given = torch.tensor([[2.0, -2.0, 0.5, 0.5, 0.0]])
+    assert sampler.process(given, np.array([0, 3, 1, 3]), 4).tolist() == [scores]
+
+
 def test_penalties_change_the_output(llama):
     ids = prompt(1, 15)
     texts = [tuple(llama.tokens(ids, 30, sampling=sampling)) for sampling in PROCESSORS]
@@ -77,11 +94,16 @@ def test_banning_every_token_fails_only_that_call(llama):
     assert len(good.wait().tokens) == 5
 
 
-def test_log_probs_ignore_sampling_parameters(llama, reference):
+FORCES_0 = np.where(np.arange(VOCAB) == 0, 1000, 0).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [greedy(presence_penalty=2.0, temperature=0.5), greedy(embedding_bias=FORCES_0)],
+)
+def test_log_probs_ignore_sampling_parameters(llama, reference, sampling):
     ids = prompt(5, 10)
-    outcome = llama.call(
-        ids, 8, return_log_probs=True, sampling=greedy(presence_penalty=2.0, temperature=0.5)
-    )
+    outcome = llama.call(ids, 8, return_log_probs=True, sampling=sampling)
     with torch.inference_mode():
         logits = reference("llama")(torch.tensor([ids + outcome.tokens])).logits[0]
     rows = logits.log_softmax(-1)[len(ids) - 1 : -1]
@@ -163,6 +185,11 @@ def test_sampling_matches_the_distribution_of_transformers(reference, numbers):
     )
     scores = tensors.warp(scores, sampling)
     np.testing.assert_allclose(scores.softmax(-1), output.scores[0].softmax(-1), atol=1e-6)
+
+
+def test_the_lowest_top_p_keeps_all_tokens_if_they_are_equally_likely():
+    scores = torch.zeros(1, 8)
+    assert torch.equal(tensors.warp(scores, SamplingNumbers(top_p=1e-9)), scores)
 
 
 class OnGpu(torch.Tensor):

@@ -233,12 +233,13 @@ def test_an_error_after_verification_ends_only_later_custom_drafts(joined):
 def test_a_custom_drafter_learns_the_outcomes_of_its_drafts_and_of_plain_calls(joined, draft_len):
     joined(
         "def propose(self, sequence, limit, engines):\n"
+        "    limits.append(limit)\n"
         "    return Draft([1] * (len(sequence) % 2))\n"
         "def verified(self, draft, num_accepted, seconds):\n"
         "    outcomes.append((len(draft), num_accepted))\n"
         "def observe_plain_call(self, num_tokens, seconds):\n"
         "    plain.append(num_tokens)",
-        row=f"{ROW}outcomes, plain = [], []\n",
+        row=f"{ROW}limits, outcomes, plain = [], [], []\n",
     )
     decoding, target = played(draft_len=draft_len, max_draft_len=3)
     own = sys.modules[DRAFTERS["own"].module]
@@ -246,6 +247,7 @@ def test_a_custom_drafter_learns_the_outcomes_of_its_drafts_and_of_plain_calls(j
     assert [drafted for drafted, _ in own.outcomes] == verified != []
     assert sum(n for _, n in own.outcomes) == decoding.statistics.num_accepted_draft_tokens
     assert len(own.plain) == len(target.calls) - len(verified) > 0
+    assert min(own.limits) >= 1
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -305,6 +305,10 @@ def test_min_tokens_bans_end_ids_unless_nothing_else_is_legal():
 def test_a_guided_answer_cut_at_max_tokens_has_finish_reason_length():
     _, _, chunks = played(replace(request_for(Guide("choice", '["The quick"]')), max_tokens=1))
     assert chunks[-1].finish_reason == "length"
+    guide = Guide("lark_grammar", 'start: /[ab]/ "fox."')  # forced tokens follow another one
+    decoding, _, chunks = played(replace(request_for(guide), max_tokens=2))
+    assert decoding.sequence.num_output_tokens == 2
+    assert chunks[-1].finish_reason == "length"
 
 
 def test_guided_answers_are_not_drafted_ahead():
