@@ -326,7 +326,7 @@ def _check_ids(tokens: TokenIds, vocab_size: int) -> None:
     """Raise ValueError for ids that the other engine would reject, which would end the request."""
     if tokens.dtype != np.int32:
         raise ValueError(f"token ids must be int32; got {tokens.dtype}")
-    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
+    if len(tokens) and tokens.view(np.uint32).max() >= vocab_size:  # negative ids become huge
         raise ValueError(f"token ids must be between 0 and {vocab_size - 1}")
 
 

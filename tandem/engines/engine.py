@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -347,8 +348,7 @@ class ForwardedCall:
     fail: Callable[[str, ErrorCode, str], None]
 
 
-@runtime_checkable
-class Forwarder(Protocol):
+class Forwarder(ABC):
     """Forwards the tensors of calls to an engine elsewhere. For `stop` and `close`, see `Engine`.
 
     Attributes:
@@ -358,11 +358,15 @@ class Forwarder(Protocol):
 
     computed_tokens: int
 
+    @abstractmethod
     def counts(self) -> Mapping[tuple[str, str], int]:
         """Return the number of calls, by replica and outcome (`ok`, `failed`)."""
 
+    @abstractmethod
     def forward(self, call: ForwardedCall) -> None: ...
 
+    @abstractmethod
     def stop(self, request_id: str) -> None: ...
 
+    @abstractmethod
     def close(self) -> None: ...

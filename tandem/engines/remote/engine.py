@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
 from tandem.contract.errors import ErrorCode, split_code
-from tandem.engines.engine import ForwardedCall
+from tandem.engines.engine import ForwardedCall, Forwarder
 from tandem.engines.errors import EngineError, LoadError, UnreachableError, first_line
 from tandem.engines.remote.replica import Replica, line, resolve, smallest_inputs, triton_input
 from tandem.engines.remote.settings import RemoteSettings
@@ -54,7 +54,7 @@ class _Forwarding:
     tried: list[Replica] = field(default_factory=list)
 
 
-class RemoteEngine:
+class RemoteEngine(Forwarder):
     """A remote engine. All methods may be called from any thread."""
 
     computed_tokens = 0  # the remote servers count their own
