@@ -94,13 +94,6 @@ class Calls:
         finally:
             self._keep_alive(responses)
 
-    def reject_if_too_many_abandoned(self, model: str) -> None:
-        """Raise EngineUnavailable if the model has MAX_ABANDONED_CALLS abandoned calls."""
-        if self.abandoned[model] >= MAX_ABANDONED_CALLS:
-            raise EngineUnavailable(
-                model, f"{MAX_ABANDONED_CALLS} of its calls never returned; restart the server"
-            )
-
     def count_abandoned(self, model: str, by: int) -> None:
         """Add to a model's count: 1 for an abandoned call, -1 after an abandoned call returned."""
         with self._lock:
@@ -189,7 +182,10 @@ class CallSlot:
         Raises Abandoned if another thread abandoned the call, and EngineUnavailable if too many
         calls of the model were abandoned.
         """
-        self._calls.reject_if_too_many_abandoned(model)
+        if self._calls.abandoned[model] >= MAX_ABANDONED_CALLS:
+            raise EngineUnavailable(
+                model, f"{MAX_ABANDONED_CALLS} of its calls never returned; restart the server"
+            )
         call = PendingCall(model, request_id, timeout, time.monotonic() + timeout)
         with self._lock:
             self.call = call

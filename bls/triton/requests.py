@@ -75,9 +75,23 @@ class SequenceThread:
         self._retry: Callable[[], None] | None = None  # waits for a free thread
         self._ahead: AheadThread | None = None
 
-    def start(self) -> None:
-        """Begin to decode on a new thread."""
-        self._resume(None)
+    def start(self, failure: EngineCallError | None = None) -> None:
+        """Decode on a new thread. If no thread is free, a later ``check`` retries.
+
+        An interrupted sequence ends on the calling thread instead. It may never be checked again,
+        because a request that was interrupted before its start is already closed.
+
+        failure: of the draft call that the last thread was abandoned in, if there was one.
+        """
+
+        def retry_or_end(_: Overloaded) -> None:
+            if self._caller.interruption is None:
+                self._retry = partial(self.start, failure)
+            else:
+                self._end(None)
+
+        self._retry = None
+        run_in_background(partial(self._run, failure), retry_or_end)
 
     def interrupt(self, reason: Failure) -> None:
         """End the decoding with ``reason``, and stop the current call.
@@ -99,7 +113,7 @@ class SequenceThread:
         if overdue is None:
             return
         if self._called == "draft" and self._caller.interruption is None:
-            self._resume(overdue)
+            self.start(overdue)
         else:
             self._end(overdue)
 
@@ -138,24 +152,6 @@ class SequenceThread:
 
     def send(self, chunk: Chunk) -> None:
         self._receiver.deliver(chunk)
-
-    def _resume(self, failure: EngineCallError | None) -> None:
-        """Decode on a new thread. If no thread is free, a later ``check`` retries.
-
-        An interrupted sequence ends on the calling thread instead. It may never be checked again,
-        because a request that was interrupted before its start is already closed.
-
-        failure: of the draft call that the last thread was abandoned in.
-        """
-
-        def retry_or_end(_: Overloaded) -> None:
-            if self._caller.interruption is None:
-                self._retry = partial(self._resume, failure)
-            else:
-                self._end(None)
-
-        self._retry = None
-        run_in_background(partial(self._run, failure), retry_or_end)
 
     def _run(self, failure: EngineCallError | None) -> None:
         error: Failure | None = None

@@ -88,23 +88,13 @@ class RequestGuides:
                 f"input '{TYPE}' isn't supported by this deployment: {self._missing}", TYPE
             )
 
-    def matchers(
-        self, requests: Sequence[Request], check: Callable[[], None]
-    ) -> list[GuideMatcher | None]:
-        """Return a matcher for each request; None for a request without a guide.
+    def matcher(self, request: Request, check: Callable[[], None]) -> GuideMatcher | None:
+        """Return the matcher for a request; None if it has no guide.
 
-        Waits until new guides are compiled. check: called before each compilation; it raises if the
-        answer is no longer needed. Raises GuideRejected if a guide can't be compiled, and
+        Waits until a new guide is compiled. check: called before the compilation; it raises if the
+        answer is no longer needed. Raises GuideRejected if the guide can't be compiled, and
         Overloaded if the machine can't test it now.
         """
-        return [self._matcher(request, check) for request in requests]
-
-    def close(self) -> None:
-        """End the worker processes that test guides."""
-        if self._compiler is not None:
-            self._compiler.close()
-
-    def _matcher(self, request: Request, check: Callable[[], None]) -> GuideMatcher | None:
         if request.guide is None or self._compiler is None:
             return None
         try:
@@ -121,6 +111,11 @@ class RequestGuides:
             for keyword in keywords_of(str(error)):
                 self._count_rejected(keyword)
             raise GuideRejected(f"input '{TEXT}': {error}", TEXT) from error
+
+    def close(self) -> None:
+        """End the worker processes that test guides."""
+        if self._compiler is not None:
+            self._compiler.close()
 
 
 def _compiler(settings: LoopSettings, tokenizer_dir: Path) -> GuideCompiler | None:
@@ -286,7 +281,7 @@ class StreamEntry:
                 build_request(prompt, its_tokens, self._settings)
                 for prompt, its_tokens in zip(prompts, tokens, strict=True)
             ]
-            matchers = self._guides.matchers(requests, state.raise_if_failed)
+            matchers = [self._guides.matcher(r, state.raise_if_failed) for r in requests]
             sequences = [
                 self._sequence(state, index, *parts)
                 for index, parts in enumerate(zip(requests, matchers, prefixes, strict=True))

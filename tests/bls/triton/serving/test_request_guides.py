@@ -51,7 +51,7 @@ def test_a_compiled_guide_can_be_reused(guides):
     requests = [request_for(Guide("choice", '["fox"]')), request_for(None)]
     it.check(requests)
     for _ in range(2):
-        guided, free = it.matchers(requests, no_check)
+        guided, free = (it.matcher(request, no_check) for request in requests)
         assert guided.peek_forced(9)
         assert free is None
     assert not counted
@@ -63,13 +63,13 @@ def test_guides_for_an_ended_request_are_not_compiled(guides):
 
     it, _ = guides()
     with pytest.raises(Cancelled):
-        it.matchers([request_for(Guide("choice", '["fox"]'))], ended)
+        it.matcher(request_for(Guide("choice", '["fox"]')), ended)
 
 
 def test_rejected_guides_are_counted_by_unsupported_keyword(guides):
     it, counted = guides()
     with pytest.raises(GuideRejected, match=r"^input 'guided_decoding_guide': Unimplemented keys"):
-        it.matchers([request_for(Guide("json_schema", '{"not": {}, "contains": {}}'))], no_check)
+        it.matcher(request_for(Guide("json_schema", '{"not": {}, "contains": {}}')), no_check)
     assert counted == ["contains", "not"]
 
 
@@ -111,7 +111,7 @@ def test_guides_are_rejected_without_a_readable_tokenizer(guides):
 def test_a_profile_without_guides_loads_no_tokenizer(tmp_path):
     it = RequestGuides(replace(SMALL, max_guide_bytes=0), tmp_path / "nowhere", print)
     it.check([request_for(None)])
-    assert it.matchers([request_for(None)], no_check) == [None]
+    assert it.matcher(request_for(None), no_check) is None
 
 
 def test_guides_are_rejected_as_overloaded_if_no_process_can_start(guides, monkeypatch):
@@ -124,7 +124,7 @@ def test_guides_are_rejected_as_overloaded_if_no_process_can_start(guides, monke
     with pytest.raises(
         Overloaded, match="can't start a process to compile the guide; try again later"
     ):
-        it.matchers([request_for(Guide("regex", "a"))], no_check)
+        it.matcher(request_for(Guide("regex", "a")), no_check)
     assert not counted
 
 
@@ -137,8 +137,8 @@ def test_a_guide_that_was_compiled_too_slowly_can_be_retried(guides, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr("tandem.guides.worker.Worker.try_out", slow)
         with pytest.raises(Overloaded, match="not compiled after 30 s; try again later"):
-            it.matchers([request], no_check)
-    [matcher] = it.matchers([request], no_check)
+            it.matcher(request, no_check)
+    matcher = it.matcher(request, no_check)
     assert matcher.peek_forced(9)
     assert not counted
 
