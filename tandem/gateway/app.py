@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from tandem.gateway.errors import HTTP_CODES, MESSAGES_PATH, ApiError
-from tandem.gateway.middleware import POOLS_PATH, Requests
+from tandem.gateway.middleware import POOLS_PATH, RequestMiddleware
 from tandem.gateway.models import VERSION
 from tandem.gateway.protocol.fields import quote
 from tandem.gateway.serving import Serving
@@ -89,7 +89,7 @@ def create_app(
     app.mount("/page", StaticFiles(directory=PAGE))
     app.state.serving = serving
     app.add_middleware(
-        Requests,
+        RequestMiddleware,
         metrics=serving.metrics,
         endpoints=frozenset(route.path for route in routes),
         max_body_bytes=settings.max_body_bytes,
@@ -103,7 +103,7 @@ def create_app(
         from tandem.gateway import tracing  # noqa: PLC0415  an extra
 
         processor = spans or tracing.export_to(settings.traces_url or "")
-        app.add_middleware(tracing.Tracing, processor=processor)
+        app.add_middleware(tracing.TracingMiddleware, processor=processor)
     if settings.allowed_origins:
         app.add_middleware(  # added last, so it handles requests first
             CORSMiddleware,

@@ -40,7 +40,7 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LOCAL_NAMES = (".localhost", ".local", ".internal")  # no site on the internet has such a name
 
 
-class Requests:
+class RequestMiddleware:
     """Checks and counts requests, adds their `x-request-id`, and reports failures.
 
     endpoints: the paths that are counted by name. Status 499: the client disconnected. keys: the

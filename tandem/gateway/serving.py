@@ -295,7 +295,7 @@ class Serving:
         made = writer(
             body, answers, self._tokenizer, model=model.name, fingerprint=models.fingerprint
         )
-        http.scope["writer"] = made  # for `Tracing`
+        http.scope["writer"] = made  # for `TracingMiddleware`
         chunks = generate(
             self.triton,
             models.stream_model,

@@ -38,7 +38,7 @@ def export_to(url: str) -> SpanProcessor:
     return BatchSpanProcessor(OTLPSpanExporter(endpoint=url))
 
 
-class Tracing:
+class TracingMiddleware:
     """ASGI middleware that makes a span of each request for text.
 
     The answers' times and statistics come with their last chunks, so all attributes and child spans

@@ -17,7 +17,7 @@ from scripted_triton import FOREVER, HELLO, ScriptedTriton, joined
 from tandem.gateway import server
 from tandem.gateway.app import create_app
 from tandem.gateway.metrics import GatewayMetrics
-from tandem.gateway.middleware import Requests
+from tandem.gateway.middleware import RequestMiddleware
 from tandem.gateway.server import listen, serving
 
 from .conftest import request
@@ -101,7 +101,7 @@ async def test_shutdown_during_a_slow_response_logs_one_line(caplog, stopping):
     async def send(message):
         assert message["status"] == 200
 
-    made = Requests(
+    made = RequestMiddleware(
         app,
         metrics=GatewayMetrics(),
         endpoints=frozenset(),

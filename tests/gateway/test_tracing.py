@@ -126,4 +126,6 @@ async def test_spans_are_sent_to_the_collector(post, monkeypatch):
 
 
 async def test_by_default_nothing_is_traced(app):
-    assert "Tracing" not in {middleware.cls.__name__ for middleware in app().user_middleware}
+    assert "TracingMiddleware" not in {
+        middleware.cls.__name__ for middleware in app().user_middleware
+    }
