@@ -111,7 +111,7 @@ def accepts(grammar, text):
 
 
 @pytest.mark.parametrize("recursive", [False, True])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_a_grammar_accepts_what_a_reference_matcher_accepts(recursive, data):
     rules = {}

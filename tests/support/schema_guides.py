@@ -23,7 +23,9 @@ def drawn(schema, seed, wishes=(), kind="json_schema"):
             return text
         may = allowed(it.walk([]).masks[0])
         left = left or (rng.choice(wishes).encode() if wishes else b"")
-        wished = [token for token in may if spelled(token) and left.startswith(spelled(token))]
+        wished = []
+        if left:
+            wished = [token for token in may if spelled(token) and left.startswith(spelled(token))]
         followed = bool(wished) and rng.random() < 0.95
         token = int(rng.choice(wished if followed else may))
         left = left[len(spelled(token)) :] if followed else b""

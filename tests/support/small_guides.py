@@ -75,8 +75,10 @@ def spelled(token: int) -> bytes:
     return _pieces()[token]
 
 
-def id_of(piece: bytes) -> int:
-    return _pieces().index(piece)
+@functools.cache
+def _ids() -> dict[bytes, int]:
+    """Return the first id of each token's bytes."""
+    return {piece: token for token, piece in reversed([*enumerate(_pieces())]) if piece}
 
 
 def fits(kind: str, guide: str, text: str) -> bool:
@@ -86,14 +88,15 @@ def fits(kind: str, guide: str, text: str) -> bool:
     several tokens.
     """
     it, left = matcher(kind, guide), text.encode()
+    sizes = range(max(map(len, _ids())), 0, -1)
     while left:
-        may = [spelled(token) for token in allowed(it.walk([]).masks[0])]
-        fitting = [piece for piece in may if piece and left.startswith(piece)]
-        if not fitting or it.complete:
+        may = set(allowed(it.walk([]).masks[0]))
+        tokens = (_ids().get(left[:size]) for size in sizes)
+        longest = next((token for token in tokens if token in may), None)
+        if longest is None or it.complete:
             return False
-        longest = max(fitting, key=len)
-        it.advance([id_of(longest)])
-        left = left[len(longest) :]
+        it.advance([longest])
+        left = left[len(spelled(longest)) :]
     return END in allowed(it.walk([]).masks[0])
 
 
