@@ -182,9 +182,9 @@ def test_idle_connections_beyond_the_limit_of_files_do_not_stop_answers():
         contextlib.ExitStack() as idle,
     ):
         address = "127.0.0.1", int(gateway.stdout.readline())
-        for _ in range(400):
+        for _ in range(300):
             idle.enter_context(socket.create_connection(address, timeout=30))
-        for _ in range(300):  # invalid requests
+        for _ in range(30):  # invalid requests
             with socket.create_connection(address, timeout=30) as invalid:
                 invalid.sendall(b"?\r\n\r\n")
                 invalid.recv(1)

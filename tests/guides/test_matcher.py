@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_guides import END, OTHER_END, allowed, compiler, decoded, encoded, matcher, vocab_size
 from tokenizer_kinds import SPECIAL
@@ -150,6 +150,7 @@ def test_end_ids_that_conflict_with_a_guide_are_reported():
 LITERALS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 
 
+@settings(max_examples=40)
 @given(LITERALS, st.integers(0, 30))
 def test_forced_tokens_are_the_only_legal_ones(text, limit):
     guide = Guide("choice", json.dumps([text]))

@@ -272,6 +272,7 @@ def test_an_infinite_number_is_rejected(keyword, number):
     assert rejected({"properties": {"a": {keyword: number}}}) == message
 
 
+@settings(max_examples=40)
 @given(
     st.one_of(
         st.floats(allow_nan=False, allow_infinity=False, min_value=-1e30, max_value=1e30),
@@ -287,6 +288,7 @@ def test_an_accepted_number_is_output_exactly(number):
     assert text is None or Decimal(text.decode()) == Decimal(repr(number))
 
 
+@settings(max_examples=40)
 @given(st.integers(-(10**15) + 1, 10**15 - 1), st.integers(-7, 7))
 def test_a_constant_of_15_digits_is_accepted(digits, power):
     number = digits if power == 0 else float(f"{digits}e{power}")
