@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 PROMPTS = prompts_of(8)
 LONG = 200
-TIMEOUTS = {"target": 10.0, "draft": 1.5, "drafter_pause": 0.5}
+TIMEOUTS = {"target": 5.0, "draft": 1.5, "drafter_pause": 0.5}
 STEP_MS = {"target": 5.0}
 
 
@@ -84,7 +84,7 @@ def retry_if_triton_dies(test):
 @retry_if_triton_dies
 def test_answers_continue_without_drafts_if_the_draft_engine_is_killed(fallible):
     with (
-        fallible(timeouts={"draft": 10.0}, step_ms=STEP_MS) as server,
+        fallible(timeouts={"draft": 5.0}, step_ms=STEP_MS) as server,
         Crowd(server, 8) as crowd,
     ):
         expected = controls(server, PROMPTS, max_tokens=LONG)
@@ -170,7 +170,7 @@ def test_a_request_lost_by_the_target_ends_at_the_engine_timeout(healthy, long_a
         healthy.faults.begin("target", "lose once")
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     [failed] = [answer for answer in answers if answer.error]
-    assert_one_line(failed.error, "model_timeout: model 'target' failed: no response within 10 s")
+    assert_one_line(failed.error, "model_timeout: model 'target' failed: no response within 5 s")
     for answer, expected in zip(answers, long_answers, strict=True):
         assert answer.error or answer.said == expected
 
@@ -188,7 +188,7 @@ def test_a_failed_tokenizer_is_reported_in_one_line(healthy):
 
 def test_a_request_ends_at_its_timeout_if_the_tokenizer_hangs(healthy):
     with healthy.faults.inject("preprocessing", "hold"):
-        line = "model_timeout: model 'preprocessing' failed: no response within 10 s"
+        line = "model_timeout: model 'preprocessing' failed: no response within 5 s"
         assert_one_line(ask(healthy, "x = 1", model="bls").error, line)
 
 

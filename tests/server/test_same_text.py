@@ -48,7 +48,7 @@ def test_greedy_output_equals_the_target_alone(server, baseline, way):
 
 @pytest.mark.heavy
 def test_greedy_output_equals_the_target_alone_for_many_prompts_and_settings(server):
-    prompts = [*COMPLETIONS[::4], *EDITS[::4]]
+    prompts = [*COMPLETIONS[::8], *EDITS[::8]]
     expected = said(in_batches(server, "ensemble", prompts))
     for way in [*DRAFTED, *COPIED, *AHEAD, {"use_draft_logits": True}]:
         answers = in_batches(server, "bls", prompts, **way)
