@@ -65,9 +65,11 @@ def transformers_model(checkpoint: Path):
 
 @cache
 def _dequantized():
+    import gguf
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    gguf.GGUFReader = cache(gguf.GGUFReader)  # transformers reads the file four times
     where = {"pretrained_model_name_or_path": GGUF.parent, "gguf_file": GGUF.name}
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
     return AutoTokenizer.from_pretrained(**where), model
