@@ -42,6 +42,10 @@ ONLY_EMULATED = {
 }
 
 
+# Files without a server that take long.
+LONG = {"test_closed_loop", "test_page", "test_wheel"}
+
+
 class SharedServers(LoadFileScheduling):
     """Give each file to one worker, and all files that share servers to the same worker."""
 
@@ -59,8 +63,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(items):
-    """Run tests with servers first, so that short tests fill the worker that ends earlier."""
-    items.sort(key=lambda item: item.path.parent.name != "server")
+    """Run long files first, so that short ones fill the worker that ends earlier."""
+    items.sort(key=lambda item: item.path.parent.name != "server" and item.path.stem not in LONG)
 
 
 def pytest_collection_finish():
