@@ -13,28 +13,23 @@ tied; --same-kv makes llama.cpp use bfloat16. Its JSON has line breaks, so it al
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.servers import MeasuredTurn, RunningServer, ask_at_once, started
 from benchmarks.turns import in_turns
 from tandem.tools.models.named import find_model
 
-STARTUP_SECONDS = 300
 SLOT_TOKENS = 1024  # context of each of llama.cpp's slots
 LLAMA = """
 import json, sys, time, xllamacpp as x
@@ -73,29 +68,6 @@ THINGS = ("moon", "sea", "fox", "bread", "snow", "bee", "train", "tree")
 PLACES = ("Rome", "Oslo")
 
 
-class TimedAnswer(NamedTuple):
-    """An answer, its number of tokens and the milliseconds until its first text."""
-
-    text: str
-    tokens: int
-    first_ms: float
-
-
-class MeasuredTurn(NamedTuple):
-    """The answers of requests that ran at once, and the seconds that they took."""
-
-    seconds: float
-    answers: list[TimedAnswer]
-
-
-class Server(NamedTuple):
-    """A running server. ready: seconds that its start took."""
-
-    process: int
-    port: int
-    ready: float
-
-
 def main() -> None:
     options = _options()
     console, base = Console(), options.base_port
@@ -118,7 +90,7 @@ def main() -> None:
         if options.draft:
             command += ["--draft", str(options.draft)]
         find_model(str(options.file))  # reads the tokenizer into the cache, which the start needs
-        servers = {"Tandem": stack.enter_context(_started(command, base + 3))}
+        servers = {"Tandem": stack.enter_context(started(command, base + 3))}
         for number, name in enumerate(("", *own)):
             given = {
                 "file": str(options.file),
@@ -131,7 +103,7 @@ def main() -> None:
                 "draft": str(options.draft) if name == "draft model" else None,
             }
             label = f"llama.cpp, {name}" if name else "llama.cpp"
-            start = _started([sys.executable, "-c", LLAMA, json.dumps(given)], base + 10 + number)
+            start = started([sys.executable, "-c", LLAMA, json.dumps(given)], base + 10 + number)
             servers[label] = stack.enter_context(start)
             variants[label] = label, {}
         for kind in options.texts:
@@ -150,7 +122,7 @@ def _table(
     kind: str,
     count: int,
     variants: dict[str, tuple[str, dict[str, Any]]],
-    servers: dict[str, Server],
+    servers: dict[str, RunningServer],
     options: argparse.Namespace,
 ) -> Table:
     columns = "tokens/s", "of llama.cpp", "of none", "ms to first text", "equal outputs"
@@ -195,8 +167,6 @@ def _body(kind: str, number: int, tokens: int) -> dict[str, Any]:
         "messages": [{"role": "user", "content": question}],
         "temperature": 0,
         "max_tokens": tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
     }
     if kind == "json":
         schema = {"name": "person", "schema": PERSON, "strict": True}
@@ -207,62 +177,8 @@ def _body(kind: str, number: int, tokens: int) -> dict[str, Any]:
 def _measure(port: int, bodies: Sequence[dict[str, Any]], name: str, turn: int) -> MeasuredTurn:
     if not turn:
         bodies = [body | {"max_tokens": WARM_UP_TOKENS} for body in bodies]
-    with ThreadPoolExecutor(len(bodies)) as pool:
-        began = time.perf_counter()
-        answers = list(pool.map(partial(_ask, port, f"{name} {turn}"), bodies))
-        return MeasuredTurn(time.perf_counter() - began, answers)
-
-
-def _ask(port: int, fresh: str, body: dict[str, Any]) -> TimedAnswer:
-    began, first, text, tokens = time.perf_counter(), 0.0, "", 0
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=STARTUP_SECONDS)
-    where, headers = "/v1/chat/completions", {"content-type": "application/json"}
-    connection.request("POST", where, json.dumps(body).replace(FRESH, fresh), headers)
-    response = connection.getresponse()
-    if response.status != http.client.OK:
-        raise SystemExit(f"{port} answered {response.status}: {response.read().decode()[:500]}")
-    for line in response:
-        if not line.startswith(b"data: {"):
-            continue
-        chunk = json.loads(line[6:])
-        if chunk.get("usage"):
-            tokens = chunk["usage"]["completion_tokens"]
-        for choice in chunk["choices"]:
-            if more := choice["delta"].get("content"):
-                first = first or time.perf_counter()
-                text += more
-    connection.close()
-    return TimedAnswer(text, tokens, (first - began) * 1e3)
-
-
-@contextmanager
-def _started(command: Sequence[str], port: int) -> Iterator[Server]:
-    began = time.perf_counter()
-    with (
-        TemporaryFile() as said,
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said) as process,
-    ):
-        try:
-            while not _answers(port):
-                if process.poll() is not None or time.perf_counter() - began > STARTUP_SECONDS:
-                    process.kill()
-                    said.seek(0)
-                    raise SystemExit(said.read().decode()[-2000:])
-                time.sleep(0.05)
-            yield Server(process.pid, port, time.perf_counter() - began)
-        finally:
-            process.terminate()
-
-
-def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/v1/models")
-        return connection.getresponse().status == http.client.OK
-    except OSError:
-        return False
-    finally:
-        connection.close()
+    fresh = [json.loads(json.dumps(body).replace(FRESH, f"{name} {turn}")) for body in bodies]
+    return ask_at_once(port, "/v1/chat/completions", fresh)
 
 
 def _memory(process: int) -> Iterator[tuple[str, int]]:

@@ -115,10 +115,8 @@ def add_layers(checkpoint: Path, folder: Path, count: int) -> Path:
 
 def _prompts(options: argparse.Namespace) -> list[Ids]:
     tokenizer = Tokenizer.from_file(str(options.target / "tokenizer.json"))
-    rows = map(json.loads, options.prompts.read_text().splitlines())
-    texts = [row["prompt"] for row in rows if row.get("kind", options.kind) == options.kind]
-    wanted = islice(cycle(texts), max(options.requests))
-    return [np.array(tokenizer.encode(text).ids, np.int32) for text in wanted]
+    texts = texts_of(options, max(options.requests))
+    return [np.array(tokenizer.encode(text).ids, np.int32) for text in texts]
 
 
 def _start_engines(options: argparse.Namespace, max_seq_len: int) -> dict[str, VllmEngine]:
@@ -297,23 +295,37 @@ def _measure(generate: Callable[[Ids], Generated], prompts: list[Ids], _turn: in
         return Measured(time.perf_counter() - began, answers)
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def common_options() -> argparse.ArgumentParser:
+    """Return the options of all comparisons with vLLM."""
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--target", type=Path, required=True, help="a checkpoint's folder")
     parser.add_argument("--draft", type=Path, required=True, help="a checkpoint's folder")
     parser.add_argument("--python", default="python3", help="the Python that has vLLM")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSON lines with `prompt`")
     parser.add_argument("--kind", default="completion", help="of the prompts: completion or edit")
-    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="at once")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--draft-len", type=int, default=4)
-    parser.add_argument("--max-draft-len", type=int, default=8, help="of `auto` and prompt lookup")
-    parser.add_argument("--more-layers", type=int, default=0, help="of the target")
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
-    parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--threads", type=int, default=0, help="of a CPU")
     parser.add_argument("--dtype", default="auto")
+    return parser
+
+
+def texts_of(options: argparse.Namespace, count: int) -> list[str]:
+    """Return prompts of the kind that was asked for."""
+    rows = map(json.loads, options.prompts.read_text().splitlines())
+    texts = [row["prompt"] for row in rows if row.get("kind", options.kind) == options.kind]
+    return list(islice(cycle(texts), count))
+
+
+def _options() -> argparse.Namespace:
+    description = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(description=description, parents=[common_options()])
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="at once")
+    parser.add_argument("--max-draft-len", type=int, default=8, help="of `auto` and prompt lookup")
+    parser.add_argument("--more-layers", type=int, default=0, help="of the target")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--arguments", type=json.loads, help="more of vLLM's, as a JSON object")
     return parser.parse_args()
 
