@@ -276,6 +276,22 @@ def test_vllms_own_speculation_is_counted_and_does_not_change_the_output(engine,
         assert [call.wait().tokens for call in pending] == expected
 
 
+def test_a_stream_in_several_calls_is_exact_if_vllm_drafts_by_itself(engine, speculating):
+    repeated = [*prompt(4, 12)] * 6
+    for name, ids, count in [("middle", repeated, 60), ("end", repeated * 3, 40)]:  # of the context
+        want = engine.tokens(ids, count)
+        text, usages = [], []
+        while len(text) < count:
+            outcome = speculating.call(ids + text, 4, request_id=f"{name}.{len(text)}")
+            text += outcome.tokens
+            usages.append(outcome.last.usage)
+        assert text == want
+        if speculating.engine._settings.speculative_config["method"] == "prompt_lookup":
+            # A step drafts only what the call has room for, and keeps what others computed.
+            assert max(usage.computed_tokens for usage in usages[1:]) <= 4 + 3 + 2 + 1
+            assert usages[0].draft_tokens > 0
+
+
 def test_masks_apply_if_vllm_drafts_by_itself(engine, speculating):
     grammar, ids = Grammar(VOCAB), prompt(7, 30) * 2
     sampled = SamplingParams(temperature=1.0)

@@ -23,7 +23,7 @@ from vllm.v1.sample.ops import penalties
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from tandem.engines.engine import EngineRequest
-from tandem.engines.vllm.arguments import NO_PROPOSER
+from tandem.engines.vllm.arguments import LOOKUP_PROPOSER, NO_PROPOSER
 from tandem.engines.vllm.call import VllmCall
 from tandem.engines.vllm.sessions import Sessions
 from tandem.lookup.ngrams import copy_like_match
@@ -50,9 +50,10 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
         speculation = self.vllm_config.speculative_config
         self._drafts_itself = speculation is not None and speculation.model != NO_PROPOSER
         self._is_custom = speculation is not None and speculation.method == "custom_class"
-        self._sessions = (
-            None if self._drafts_itself else Sessions.start(self.kv_cache_manager, self.calls)
-        )
+        self._looks_up = speculation is not None and speculation.model == LOOKUP_PROPOSER
+        self._sessions = None
+        if self._looks_up or not self._drafts_itself:
+            self._sessions = Sessions.start(self.kv_cache_manager, self.calls)
         # A draft is added after vLLM has counted a step's tokens and allocated their blocks.
         if not self._drafts_itself:
             penalize_whole_text()
@@ -75,13 +76,20 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
             if call is None:
                 continue
             request, count = self.requests[request_id], counts[request_id]
+            draft = drafts.pop(request_id, [])
+            count -= len(draft)
             # vLLM pads drafts to equal length, with -1, or with 0 near the end of the context.
-            padded = self._is_custom and min(drafts.get(request_id, ()), default=0) < 0
+            padded = self._is_custom and min(draft, default=0) < 0
             if padded or not self._drafts_itself:
-                count -= len(drafts.pop(request_id, ()))
-            if call.verifies and request.num_computed_tokens + count == request.num_tokens:
-                drafts[request_id] = call.request.draft_ids.tolist()
-                count += len(call.request.draft_ids)
+                draft = []
+            if request.num_computed_tokens + count == request.num_tokens:
+                if call.verifies:
+                    draft = call.request.draft_ids.tolist()
+                elif self._looks_up:
+                    draft = self._looked_up(request, draft)
+            if draft:
+                drafts[request_id] = draft
+            count += len(draft)
             scheduler_output.total_num_scheduled_tokens += count - counts[request_id]
             counts[request_id] = count
             if not call.computed_tokens:
@@ -92,6 +100,17 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
         super()._update_after_schedule(scheduler_output)
         constrained = bool(self._constrained_ids(scheduler_output))
         scheduler_output.has_structured_output_requests |= constrained
+
+    def _looked_up(self, request: Any, draft: list[int]) -> list[int]:
+        """Return the draft, without tokens that the call can't use.
+
+        vLLM proposes drafts after each step, so the first step needs a draft from here.
+        """
+        left = min(request.max_tokens, self.max_model_len - request.num_prompt_tokens)
+        limit = min(self.num_spec_tokens, left - request.num_output_tokens - 1)
+        if not request.num_output_tokens:
+            draft = copy_like_match(np.array(request.all_token_ids, np.int32), limit)
+        return draft[: max(0, limit)]
 
     def _constrained_ids(self, scheduler_output: Any) -> list[str]:
         return [
