@@ -1,10 +1,12 @@
 """The llamacpp engine: runs a GGUF file and its KV cache in llama.cpp, through its C API.
 
 A text is one of llama.cpp's sequences. Sequences share the cells of a common prefix. A token's
-logits don't depend on the other tokens of a step, so drafts can't change the output. This needs
-flash attention, and keys and values of different types: with equal types, llama.cpp's CPU backend
-splits a single token's attention among its threads, and computes 64 tokens or more in tiles, and
-each way adds in another order (ggml_compute_forward_flash_attn_ext_f16 in ggml-cpu/ops.cpp).
+logits don't depend on the other tokens of a step, so the draft of a single text can't change its
+output. This needs flash attention, and keys and values of different types: with equal types,
+llama.cpp's CPU backend splits a single token's attention among its threads, and computes 64 tokens
+or more in tiles, and each way adds in another order (ggml_compute_forward_flash_attn_ext_f16 in
+ggml-cpu/ops.cpp). The order of a text's cells matters too, and may differ from the order of its
+tokens: llama.cpp fills freed cells first, so a text may continue in the gaps that others left.
 """
 
 from __future__ import annotations
