@@ -66,15 +66,24 @@ def is_at_rest(server: TritonServer) -> bool:
 
     Scrapes only once, because a request could start between two scrapes.
     """
-    return not any(one.value for one in read_metrics(server) if one.name in AT_REST)
+    samples = read_metrics(server, AT_REST)
+    return not any(one.value for one in samples if one.name in AT_REST)
 
 
-def read_metrics(server: TritonServer) -> list[prometheus_client.samples.Sample]:
-    """Return all samples of Triton's /metrics."""
+def read_metrics(
+    server: TritonServer, names: tuple[str, ...] = ("",)
+) -> list[prometheus_client.samples.Sample]:
+    """Return the samples of Triton's /metrics whose names start with one of these names.
+
+    Parsing the whole page takes 20 ms.
+    """
     with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
         text = answer.read().decode()
-    # Remove the type lines, because the parser would append "_total" to Triton's counter names.
-    families = text_string_to_metric_families(re.sub("(?m)^# TYPE.*", "", text))
+    # With type lines, the parser would append "_total" to the names of Triton's counters.
+    lines = (
+        line for line in text.splitlines() if line.startswith(names) and not line.startswith("#")
+    )
+    families = text_string_to_metric_families("\n".join([*lines, ""]))
     return [one for family in families for one in family.samples]
 
 

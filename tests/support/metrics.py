@@ -15,9 +15,9 @@ def scrape(server):
 def total(server, name, **labels):
     """Return the sum of a metric's samples with these labels."""
     return sum(
-        value
-        for (sample, theirs), value in scrape(server).items()
-        if sample == name and labels.items() <= dict(theirs).items()
+        one.value
+        for one in read_metrics(server, (name,))
+        if one.name == name and labels.items() <= one.labels.items()
     )
 
 
@@ -54,7 +54,7 @@ def computed(server, model="target", at_least=0):
 
     def is_stable():
         counts.append(computed_so_far(server, model))
-        return counts[-1] >= at_least and counts.count(counts[-1]) > 10
+        return counts[-1] >= at_least and counts.count(counts[-1]) > 15
 
     assert eventually(is_stable)
     return counts[-1]
