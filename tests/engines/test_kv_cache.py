@@ -98,14 +98,16 @@ def test_keys_and_values_of_a_rejected_draft_token_are_not_reused(make_harness):
     np.testing.assert_allclose(reused, fresh, atol=1e-4)
 
 
-def test_context_logits_cover_the_whole_context(make_harness, reference):
+def test_context_logits_and_log_probs_cover_the_whole_context(make_harness, reference):
     engine = make_harness(max_batch_tokens=9)
     ids = prompt(12, 25)
     engine.tokens(ids)
-    outcome = engine.call(ids, 2, return_context_logits=True)
+    outcome = engine.call(ids, 2, return_context_logits=True, return_prompt_log_probs=True)
     with torch.inference_mode():
         want = reference("llama")(torch.tensor([ids])).logits[0]
     np.testing.assert_allclose(outcome.last.context_logits, want, atol=1e-4)
+    log_probs = want.log_softmax(-1)[range(24), ids[1:]]
+    np.testing.assert_allclose(outcome.last.prompt_log_probs, [0, *log_probs], atol=1e-4)
     assert outcome.last.usage.computed_tokens == 25 + 1
     assert outcome.tokens == engine.tokens(ids, 2)
 
