@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -337,13 +338,14 @@ def test_a_seed_gives_the_same_output_with_and_without_drafts(able, draft_len):
 
 
 @needs("returns_logits")
-@pytest.mark.parametrize("count", [1, 4])
-def test_drafts_sampled_from_the_targets_own_logits_are_all_accepted(able, count):
-    ids = prompt(14, 12)
-    proposal = able.call(ids, count, sampling=SAMPLED, return_generation_logits=True)
+@pytest.mark.parametrize(("count", "seed"), [(1, 14), (1, 15), (1, 16), (4, 14)])
+def test_drafts_sampled_from_the_targets_own_logits_are_all_accepted(able, count, seed):
+    ids = prompt(seed, 12)
+    sampling = SamplingParams(temperature=2.0, seed=11)
+    proposal = able.call(ids, count, sampling=sampling, return_generation_logits=True)
     logits = proposal.last.generation_logits
     assert logits.shape == (count, VOCAB)
-    other = SamplingParams(temperature=1.0, seed=99)
+    other = replace(sampling, seed=99)
     outcome = able.call(ids, count + 1, drafts=proposal.tokens, draft_logits=logits, sampling=other)
     assert outcome.tokens[:count] == proposal.tokens
 

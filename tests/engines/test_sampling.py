@@ -88,8 +88,9 @@ def test_embedding_bias_changes_the_chosen_token(llama):
 
 def test_banning_every_token_fails_only_that_call(llama):
     every = Words.of(*((token,) for token in range(VOCAB)))
-    bad = llama.start(prompt(3, 10), 5, sampling=greedy(bad_words=every))
-    good = llama.start(prompt(4, 10), 5)
+    with llama.engine._wake:  # so that both calls are in the same step
+        bad = llama.start(prompt(3, 10), 5, sampling=greedy(bad_words=every))
+        good = llama.start(prompt(4, 10), 5)
     assert bad.wait().error == "bad_words_list, embedding_bias and end_id together ban every token"
     assert len(good.wait().tokens) == 5
 
