@@ -42,9 +42,9 @@ def main(model: str) -> None:
         serving(create_app(GatewaySettings(server.grpc_url, checkpoint, model=found.name)), bound),
         sync_playwright() as playwright,
     ):
+        warm_up(server, planned)  # as `tandem up` does
         options = {"args": ["--no-sandbox"]} if os.geteuid() == 0 else {}
         browser = playwright.chromium.launch(executable_path=CHROMIUM, **options)
-        warm_up(server, planned)  # as `tandem up` does
         page = browser.new_page(viewport=SIZE, color_scheme="light")
         page.goto(f"http://{LOOPBACK}:{bound.getsockname()[1]}")
         page.wait_for_load_state("networkidle")
@@ -61,7 +61,7 @@ def run_example(page: Page) -> None:
     page.locator("#example-list button").filter(has=page.get_by_text(EXAMPLE)).click()
     page.locator(".ratio").wait_for(timeout=SECONDS_TO_ANSWER * 1000)
     page.locator("#send").wait_for()
-    page.locator(".text .correction").first.hover()  # shows what was rejected
+    page.locator(".text .accepted").first.hover()  # explains its round
 
 
 if __name__ == "__main__":
