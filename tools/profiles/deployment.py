@@ -94,7 +94,7 @@ class Deployment:
         if self.drafters == ("prompt_lookup", BASELINE.name) and not pools:
             return (
                 "prompt lookup inside vLLM (speculative_config: {method: prompt_lookup}) is faster "
-                "if requests send no predictions and needn't choose: docs/deploy/vllm.md"
+                "if answers aren't streamed and requests needn't choose: docs/deploy/vllm.md"
             )
         in_vllm = isinstance(engines.draft, VllmDraft)
         if not (in_vllm and _share_device(self.profile) and self.draft):
