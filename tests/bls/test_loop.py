@@ -204,12 +204,13 @@ def test_draft_calls_with_logits_have_no_stop_ids():
     assert {call.stop_ids for call in draft.calls} == {()}
 
 
-def test_a_draft_is_cut_after_an_end_of_sequence():
+@pytest.mark.parametrize("drafted", [(1, END, 3, 4), (1, 6, END, 4), (1, END, 6, 4)])
+def test_a_draft_is_cut_after_the_first_end_of_sequence(drafted):
     language = Language(end_every=10**9)
     target = Target(language)
-    draft = Reports(Draft(language), tokens=ids(1, END, 3, 4))
+    draft = Reports(Draft(language), tokens=ids(*drafted))
     play(decoding_of(request_of()), target, draft)
-    assert target.calls[0].draft.tokens.tolist() == [1, END]
+    assert target.calls[0].draft.tokens.tolist() == list(drafted[:2])
 
 
 def test_min_tokens_bans_end_ids_and_limits_the_draft():

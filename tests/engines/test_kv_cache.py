@@ -30,14 +30,15 @@ def test_a_shared_prefix_is_reused_and_both_entries_are_kept(make_harness):
     assert engine.computed(other) == 1
 
 
-def test_sequences_with_the_same_text_keep_their_own_entries():
+@pytest.mark.parametrize("lengths", [(8, 12), (12, 8)])
+def test_sequences_with_the_same_text_keep_their_own_entries(lengths):
     cache = TensorKVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
     text = np.array(prompt(6, 12), np.int64)
-    behind, ahead = [cache.acquire(text[:length], 0, length) for length in (8, 12)]
-    for entry, length in ((behind, 8), (ahead, 12)):
+    entries = {length: cache.acquire(text[:length], 0, length) for length in lengths}
+    for length, entry in entries.items():
         entry.length = length
         cache.release(entry)
-    assert cache.acquire(text[:9], 8, 9) is behind
+    assert cache.acquire(text[:9], 8, 9) is entries[8]
 
 
 def test_the_prefix_of_a_running_call_is_reused(make_harness):

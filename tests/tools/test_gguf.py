@@ -108,6 +108,15 @@ def test_a_failed_conversion_leaves_no_files(cache, tmp_path):
     assert not [path for path in cache.glob("*broken*") if path.suffix != ".lock"]
 
 
+@pytest.mark.usefixtures("cache")
+def test_a_truncated_file_is_reported_as_incomplete(tmp_path):
+    path = tmp_path / "cut.gguf"
+    write_gguf(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    text = error_line(TandemError, find_model, str(path))
+    assert text.endswith("is not within the file bounds, model is corrupted or incomplete")
+
+
 def test_the_error_for_a_missing_package_names_the_extra(file, monkeypatch):
     monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
     assert error_line(TandemError, find_model, str(file)) == (
