@@ -34,7 +34,7 @@ from tandem.bls.ports import Draft
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.sampling.params import SamplingNumbers
-from tandem.sampling.warping import log_softmax, warp
+from tandem.sampling.warping import fit_width, probabilities
 
 LOGITS_TYPES = {"FP32": np.float32, "FP16": np.float16}
 
@@ -113,11 +113,10 @@ def warped_log_probs(
     that exists only in the draft is cut off, and its probability is spread over the other tokens,
     because a draft is cut before such a token.
     """
-    scores = warp(np.asarray(logits, np.float32), sampling)
-    missing = vocab_size - scores.shape[-1]
-    if missing > 0:
-        scores = np.pad(scores, ((0, 0), (0, 0), (0, missing)), constant_values=-np.inf)
-    return log_softmax(scores[..., :vocab_size])
+    rows = [probabilities(row, sampling) for row in np.asarray(logits[0], np.float32)]
+    with np.errstate(divide="ignore"):
+        scores: NDArray[np.float32] = np.log(fit_width(np.stack(rows), vocab_size))[np.newaxis]
+    return scores
 
 
 def one_hot_log_probs(tokens: TokenIds, vocab_size: int) -> NDArray[np.float32]:

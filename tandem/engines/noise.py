@@ -1,7 +1,7 @@
 """Randomness keyed by (seed, absolute position, purpose).
 
-A token's noise is a pure function of its key and its index. So it is the same in every call, in
-every batch and on every device, and noise that isn't needed isn't computed. The function is
+A token's noise is a pure function of its key and its index. So it is the same in every call and in
+every batch, and noise that isn't needed isn't computed. The function is
 SplitMix64 (Steele, Lea, Flood 2014). Its n-th output mixes the n-th multiple of a constant, so each
 output can be computed without the earlier ones.
 """
@@ -9,6 +9,7 @@ output can be computed without the earlier ones.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +33,28 @@ class Purpose(IntEnum):
 
 
 def exponentials(seed: int, position: int, purpose: Purpose, width: int) -> Floats:
-    """Return [width] draws from Exp(1). A wider result starts with the same numbers.
+    """Return [width] draws from Exp(1). A wider result starts with the same numbers."""
+    return exponentials_at(hash_key(seed, position, purpose), np.arange(width))
 
-    argmax(p / draws) is then a sample from p (the Gumbel trick).
-    """
-    bits = _bits(hash_key(seed, position, purpose), width)
-    draws = (bits >> np.uint64(11)).astype(np.float64)
+
+def exponentials_at(key: int, places: NDArray[np.int64]) -> Floats:
+    """Return the draws from Exp(1) of a `hash_key` at these places: [k]."""
+    draws = (_bits(key, places) >> np.uint64(11)).astype(np.float64)
     draws += 0.5  # log(0) is undefined
     draws *= 2.0**-53
     np.log(draws, out=draws)
     np.negative(draws, out=draws)
     # In single precision, one draw in eight million would be exactly 0 and always win.
     return np.maximum(draws.astype(np.float32), _TINY)
+
+
+def draw(weights: NDArray[Any], key: int) -> int:
+    """Sample an index of unnormalized weights [n]: argmax(weights / noise), the Gumbel trick.
+
+    Computes noise only where weights aren't 0, because most are 0 after top-k, top-p or min-p.
+    """
+    places = np.flatnonzero(weights != 0)
+    return int(places[(weights[places] / exponentials_at(key, places)).argmax()])
 
 
 def uniform(seed: int, position: int, purpose: Purpose) -> float:
@@ -66,9 +77,10 @@ def mix_bits(bits: int) -> int:
     return bits ^ (bits >> SHIFTS[2])
 
 
-def _bits(key: int, count: int) -> NDArray[np.uint64]:
-    """Return the first outputs [count] of SplitMix64 with seed `key`."""
-    bits = np.arange(1, count + 1, dtype=np.uint64)
+def _bits(key: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the outputs of SplitMix64 with seed `key` at these places, counted from 0: [k]."""
+    bits = places.astype(np.uint64)
+    bits += np.uint64(1)
     bits *= np.uint64(STEP)
     bits += np.uint64(key)
     for shift, factor in zip(SHIFTS, (FIRST_FACTOR, SECOND_FACTOR), strict=False):

@@ -27,6 +27,6 @@ def accepts(p: Any, q: Any, u: Any) -> Any:
     If u is random in [0, 1), the token is accepted with probability min(1, p / q) (Leviathan et al.
     2023, arXiv:2211.17192). Then replacing a rejected token with a sample from norm(max(0, p - q))
     preserves the target's distribution. With a constant u, as for an acceptance threshold, the
-    distribution changes. The arguments are numbers, or arrays or tensors of equal shapes.
+    distribution changes. The arguments are numbers, or arrays of equal shapes.
     """
     return (p > 0) & (u * q <= p)

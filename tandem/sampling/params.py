@@ -75,8 +75,7 @@ class SamplingNumbers:
     """Numeric sampling parameters. By default, tokens are sampled from the model's distribution.
 
     A `top_k` of 1 or a `temperature` of 0 means greedy decoding. Greedy decoding ignores the other
-    parameters whose `Number` has ``draws``. Instances are hashable, so that calls with equal
-    parameters can be warped together.
+    parameters whose `Number` has ``draws``.
     """
 
     temperature: float = _number(
@@ -102,11 +101,6 @@ class SamplingNumbers:
         """Whether some tokens with a probability above 0 are excluded, as by top-k."""
         cuts = {name for name, number in NUMBERS.items() if number.draws} - {"temperature"}
         return not self.greedy and any(getattr(self, n) != NUMBERS[n].neutral for n in cuts)
-
-    @property
-    def numbers(self) -> SamplingNumbers:
-        """The numeric parameters only, without the fields of a subclass."""
-        return SamplingNumbers(**{name: getattr(self, name) for name in NUMBERS})
 
     def engine_inputs(self) -> dict[Tensor, float]:
         """Return the inputs for an engine: all parameters that aren't neutral.

@@ -87,16 +87,6 @@ CONFIGS = {
 }
 
 
-@pytest.fixture
-def one_thread():
-    """Limit PyTorch to one thread, because more threads slow down small tensors."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.inference_mode():
-        yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory) -> dict[str, Path]:
     """Folders with random checkpoints, by architecture."""

@@ -6,7 +6,7 @@ import pytest
 from tandem.contract import engine as tensors
 from tandem.engines.constraints import Bans, Cut, TokenMasks, cut, ending_ids
 from tandem.engines.engine import EngineRequest, SamplingParams, Words
-from tandem.sampling.params import Bounds, SamplingNumbers
+from tandem.sampling.params import NUMBERS, Bounds, SamplingNumbers
 
 VOCAB = 40
 
@@ -102,7 +102,7 @@ def test_engines_get_the_parameters_that_have_an_effect(given, greedy, truncates
     sampling = SamplingParams(**given, min_tokens=3)
     assert (sampling.greedy, sampling.truncates) == (greedy, truncates)
     assert sampling.engine_inputs() == sent
-    assert sampling.numbers == SamplingNumbers(**given)
+    assert {name: getattr(sampling, name) for name in NUMBERS} == vars(SamplingNumbers(**given))
 
 
 @pytest.mark.parametrize(

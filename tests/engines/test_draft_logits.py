@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from distributions import Warp, fits
 from engine_harness import VOCAB, Harness, emitted, prompt
 from error_lines import error_line
@@ -15,8 +14,11 @@ from scale import first_of
 from tandem.engines.decoding import decode
 from tandem.engines.engine import EngineRequest, SamplingParams
 from tandem.engines.errors import RequestError
+from tandem.engines.noise import draw
 from tandem.engines.stepping.sampling import CallSampler
-from tandem.engines.stepping.verification import REJECTED, Proposal, draw, verify_probabilities
+from tandem.engines.stepping.verification import Proposal, verify_probabilities
+from tandem.sampling.params import SamplingNumbers
+from tandem.sampling.warping import probabilities
 
 DRAWS = 1_500
 SMALL = 12
@@ -78,7 +80,6 @@ def test_draft_logits_must_have_a_configured_vocab_size(make_harness, width):
         submit(harness, draft_logits=logits(2, 7))
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("width", [SMALL - 2, SMALL + 4])
 @pytest.mark.parametrize(
     "warp", first_of(Warp(0.8, top_p=0.8), Warp(1.0), Warp(1.2, top_k=5)), ids=str
@@ -100,17 +101,16 @@ def test_likely_padding_ids_do_not_change_the_targets_distribution(width, warp):
             draft_logits=draft,
             sampling=SamplingParams(**vars(warp), seed=seed),
         )
-        sampler = CallSampler(request, SMALL, torch.device("cpu"))
+        sampler = CallSampler(request, SMALL)
         counts[emitted(sampler, target, [1, 2, proposal], [proposal])[0]] += 1
     assert fits(counts, warp.of(target)[0])
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_non_finite_draft_logits_reject_only_the_draft(broken):
-    p = torch.tensor([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
-    q = torch.tensor([[broken, 1.0, 1.0]]).softmax(-1)
-    u = torch.tensor([0.5], dtype=torch.float64)
-    for seed in range(20):
-        keys = torch.tensor([seed, 99])
-        tokens = verify_probabilities(p, Proposal(torch.tensor([2]), q, u, keys))
-        assert tokens.tolist() == [draw(p[:1], keys[:1]), REJECTED]
+    p = np.array([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]], np.float32)
+    for numbers in (SamplingNumbers(), SamplingNumbers(temperature=0.5, top_k=2, top_p=0.9)):
+        q = probabilities(np.array([broken, 1.0, 1.0], np.float32), numbers)
+        for seed in range(20):
+            tokens = verify_probabilities(iter(p), Proposal([2], [q], [0.5], [seed, 99]))
+            assert tokens == [draw(p[0], seed)]

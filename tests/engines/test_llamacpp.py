@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +175,23 @@ def test_the_declared_structures_match_the_library():
     model = library.llama_model_default_params()
     assert (model.n_gpu_layers, model.split_mode, model.lazy_mode) == (-1, 1, 1)
     assert (model.check_tensors, model.use_extra_bufts, model.no_host) == (False, True, False)
+
+
+def test_a_gguf_engine_does_not_load_pytorch(gguf_folder):
+    """It would take 200 MB of memory, and seconds of the start."""
+    given = {"engine": "llamacpp", "checkpoint": str(gguf_folder)}
+    given |= {"max_seq_len": "64", "kv_cache_tokens": "256", "threads": "1"}
+    config = {"parameters": {name: {"string_value": value} for name, value in given.items()}}
+    code = "import json, pathlib, sys; from tandem.engines.kinds import load_engine"
+    code += "; load_engine(json.loads(sys.argv[1]), pathlib.Path()).close()"
+    code += "; sys.exit(', '.join({'torch', 'transformers'} & {*sys.modules}) or None)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_closed_engine_frees_its_model(gguf_folder):

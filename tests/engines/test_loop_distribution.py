@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from distributions import Warp, fits
 from scale import first_of
 from words import VOCAB, Draft, Target, exact, speak
@@ -19,12 +18,13 @@ from tandem.bls.seeds import derive_seed
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.stepping import verification
 from tandem.engines.stepping.sampling import CallSampler
+from tandem.sampling.params import SamplingNumbers
+from tandem.sampling.warping import probabilities
 
 DRAWS = 2_000  # without logits, the target samples each token itself
 # With 6,000 words, an acceptance rate that is 15% too high is detected in 99% of cases.
 DRAWS_BY_LOGITS = 6_000
 ALL_CUTS = Warp(0.7, top_k=20, top_p=0.95, min_p=0.02)
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
@@ -61,7 +61,7 @@ class AcceptsByTheProposalsNoise(CallSampler):
         for i, token in enumerate(drafts):
             noise = exponentials(seed, first + i, Purpose.SAMPLE, VOCAB)
             u.append(1 - float(np.exp(-noise[token])))
-        return super().proposal(drafts, first)._replace(u=torch.tensor(u, dtype=torch.float64))
+        return super().proposal(drafts, first)._replace(u=u)
 
 
 class ReusesTheProposalsNoise(Target):
@@ -75,8 +75,8 @@ class StopsBehindUnlikelyTokens(Draft):
 
     def answers(self, call):
         (answer,) = super().answers(call)
-        chances = torch.from_numpy(answer.draft_logits).softmax(-1)
-        unlikely = [i for i, t in enumerate(answer.tokens.tolist()) if chances[i, t] < 0.15]
+        chances = [probabilities(row, SamplingNumbers()) for row in answer.draft_logits]
+        unlikely = [i for i, t in enumerate(answer.tokens.tolist()) if chances[i][t] < 0.15]
         end = unlikely[0] + self.kept if unlikely else len(answer.tokens)
         yield EngineResult(answer.tokens[:end], draft_logits=answer.draft_logits[:end])
 

@@ -12,7 +12,7 @@ import pytest
 from distributions import Warp, fits
 from engine_harness import emitted
 from masks import masks
-from words import ANY, CPU, DRAFT, PROMPT, TARGET, VOCAB
+from words import ANY, DRAFT, PROMPT, TARGET, VOCAB
 
 from tandem.engines.engine import EngineRequest, SamplingParams
 from tandem.engines.noise import Purpose, exponentials
@@ -24,8 +24,6 @@ FIRST = len(PROMPT)
 
 _random = np.random.default_rng(8)
 LEGAL = _random.random((VOCAB + 1, VOCAB)) < 0.5  # by previous token, as in TARGET
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def exact(warp: Warp) -> np.ndarray:
@@ -87,7 +85,7 @@ class Round:
             token_masks=masks(*self.masks(before), vocab_size=VOCAB),
             sampling=SamplingParams(**vars(self._warp), seed=seed),
         )
-        sampler = CallSampler(request, VOCAB, CPU)
+        sampler = CallSampler(request, VOCAB)
         return emitted(sampler, TARGET[before], [*PROMPT, *said, *drafts], drafts)
 
     def _logits_of(self, before: list[int]) -> np.ndarray | None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tandem.engines.engine import Engine, EngineRequest, EngineResponse, SamplingParams
-from tandem.engines.stepping.sampling import CallSampler, SamplingInput, StepSampler
+from tandem.engines.stepping.sampling import CallSampler
 
 VOCAB = 131
 END = 1
@@ -139,12 +139,7 @@ def emitted(sampler: CallSampler, logits, text: list[int], drafts: list[int]) ->
 
     text: the context and the drafts.
     """
-    call = SamplingInput(
-        sampler, np.array(text), len(text) - len(drafts), drafts, wants_log_probs=False
-    )
-    step = StepSampler([call], [call.rows], torch.device("cpu"))
-    [result] = step.sample(torch.as_tensor(logits))
-    return list(result.tokens)
+    return list(sampler.sample(logits, np.array(text), drafts).tokens)
 
 
 def assert_same(model, ids: list[int], got: list[int], want: list[int]) -> None:

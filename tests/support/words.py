@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from distributions import Warp
 from engine_harness import emitted
 from scripted import SETTINGS, decoding_of, play, with_engines
@@ -23,7 +22,6 @@ from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.stepping.sampling import CallSampler
 
 VOCAB = 28
-CPU = torch.device("cpu")
 ANY = VOCAB  # row for the first token of a word; row t is for the second token after token t
 
 _random = np.random.default_rng(5)
@@ -56,7 +54,7 @@ def exact(warp: Warp) -> np.ndarray:
 
 
 class Target:
-    """A target that applies the torch engine's sampler to the language's logits."""
+    """A target that applies an engine's sampler to the language's logits."""
 
     sampler = CallSampler
 
@@ -74,7 +72,7 @@ class Target:
             draft_logits=None if logits is None else logits[draft.logits_row :][: len(draft)],
             sampling=SamplingParams(**vars(self._warp), seed=call.seed),
         )
-        sampler = self.sampler(request, VOCAB, CPU)
+        sampler = self.sampler(request, VOCAB)
         drafts, text = call.draft.tokens.tolist(), call.context.tolist()
         tokens = self.say(sampler, text, drafts)
         while not drafts and len(tokens) < call.max_new_tokens:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from tandem.engines.emulated.settings import CANDIDATES, EmulatedSettings
 from tandem.engines.engine import Floats, Ids
-from tandem.engines.noise import mix_bits
+from tandem.engines.noise import draw, mix_bits
 from tandem.sampling.params import SamplingNumbers
-from tandem.sampling.warping import warp
+from tandem.sampling.warping import probabilities
 
 FLOOR = -1e4  # logit of an impossible token: its exponential is 0, and it causes no NaN
 _NEGLIGIBLE = 104.0  # e^-104 is 0 in single precision
@@ -51,12 +51,12 @@ class Row:
     def apply_sampling(self, sampling: SamplingNumbers) -> Row:
         if sampling.temperature == 1 and not sampling.truncates:
             return self
-        scores = warp(np.log(self.probabilities), sampling)
-        kept = scores > -np.inf
-        return _normalize(self.tokens[kept], np.exp(scores[kept] - scores[0]))
+        scores: NDArray[np.float64] = np.log(self.probabilities)
+        p = probabilities(scores, sampling)
+        return Row(self.tokens[p > 0], p[p > 0])
 
-    def draw(self, noise: Floats) -> int:
-        return int(self.tokens[np.argmax(self.probabilities / noise[: len(self.tokens)])])
+    def draw(self, key: int) -> int:
+        return int(self.tokens[draw(self.probabilities, key)])
 
     def minus(self, other: Row) -> Row:
         """Return norm(max(0, self - other)), or self if the difference is 0 for all tokens."""

@@ -14,7 +14,7 @@ from tandem.engines.emulated.language import Language, Row, Text, read_row
 from tandem.engines.emulated.settings import CANDIDATES
 from tandem.engines.engine import NO_IDS, EngineRequest, Ids
 from tandem.engines.errors import RequestError
-from tandem.engines.noise import Purpose, exponentials, uniform
+from tandem.engines.noise import Purpose, hash_key, uniform
 from tandem.sampling.acceptance import accepts, verify_ids
 
 _RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)
@@ -187,8 +187,7 @@ class EmulatedSampler:
         return Token(token, own.probability(token), allowed if self._wants_rows else None)
 
     def _draw(self, row: Row, purpose: Purpose) -> int:
-        noise = exponentials(self._seed, self.text.length, purpose, len(row.tokens))
-        return row.draw(noise)
+        return row.draw(hash_key(self._seed, self.text.length, purpose))
 
     def _may_end(self, banned: Ids) -> bool:
         """Return whether the text may end at this position."""

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from tandem.engines.engine import Floats
 from tandem.engines.errors import LoadError
 from tandem.engines.kinds import LLAMACPP
 from tandem.engines.llamacpp import api
@@ -184,7 +184,6 @@ class LlamaCppModel:
     def __init__(self, settings: LlamaCppSettings, file: Path) -> None:
         """Load the file and check that results are exact. Raises LoadError."""
         self._context: Any = None
-        self.device = torch.device("cpu")
         llama.llama_backend_init()
         options = llama.llama_model_default_params()
         options.n_gpu_layers = settings.n_gpu_layers
@@ -197,7 +196,7 @@ class LlamaCppModel:
             self.close()
             raise
 
-    def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
+    def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> Floats:
         batch = self._batch
         end = rows = 0
         for segment in segments:
@@ -220,10 +219,9 @@ class LlamaCppModel:
         if result:
             raise RuntimeError(f"llama.cpp's decode function returned {result}")
         if not rows:
-            return torch.empty(0, self.vocab_size)
+            return np.empty((0, self.vocab_size), np.float32)
         logits = llama.llama_get_logits(self._context)
-        # A copy, because the next step overwrites the logits.
-        return torch.from_numpy(np.ctypeslib.as_array(logits, (rows, self.vocab_size)).copy())
+        return np.ctypeslib.as_array(logits, (rows, self.vocab_size))
 
     def close(self) -> None:
         """Free the model's memory."""
@@ -277,18 +275,18 @@ class LlamaCppModel:
         one, all_at_once, other = (SequenceEntry(sequence=number) for number in range(3))
         rows = []
         for i in range(count):
-            rows.append(self.forward(ids[i : i + 1], [Segment(one, 1, 1)]))
+            rows.append(self.forward(ids[i : i + 1], [Segment(one, 1, 1)]).copy())
             one.length += 1
-        alone = torch.cat(rows)
-        if not alone.isfinite().all():
+        alone = np.concatenate(rows)
+        if not np.isfinite(alone).all():
             raise LoadError("the file's logits aren't finite; download it again")
         together = [Segment(other, count, 0), Segment(all_at_once, count, count)]
         mixed = self.forward(np.concatenate((ids[::-1], ids)), together)
-        if not torch.equal(alone, mixed):
+        if not np.array_equal(alone, mixed):
             log.warning(
                 "with this build of llama.cpp, logits depend on the number of tokens per step (by "
                 "up to %.2g), so drafts may change an output where two tokens are nearly tied",
-                float((alone - mixed).abs().max()),
+                np.abs(alone - mixed).max(),
             )
         for sequence in range(3):
             llama.llama_memory_seq_rm(llama.llama_get_memory(self._context), sequence, -1, -1)
@@ -302,7 +300,6 @@ class LlamaCppEngine(SteppingEngine):
         self._loaded: list[LlamaCppModel] = []
 
         def load_model() -> LlamaCppModel:
-            torch.set_num_threads(1)  # it only samples; more threads would compete with llama.cpp's
             model = LlamaCppModel(settings, folder / settings.checkpoint / GGUF_FILE)
             self._loaded.append(model)
             return model

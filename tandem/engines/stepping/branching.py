@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tandem.engines.branch import (
@@ -17,12 +16,12 @@ from tandem.engines.branch import (
     pack_branches,
     started_branches,
 )
-from tandem.engines.engine import EngineRequest, EngineResponse, Respond
-from tandem.engines.noise import Purpose, hash_key
+from tandem.engines.engine import EngineRequest, EngineResponse, Floats, Respond
+from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.stepping.kv_cache import BranchKV, BranchSegment, KVCache, Packed
-from tandem.engines.stepping.sampling import CallSampler, StepOutput
+from tandem.engines.stepping.sampling import CallSampler
 from tandem.engines.stepping.sequence import CallSequence, take_logits
-from tandem.engines.stepping.verification import exponentials_for_keys, keys_on
+from tandem.sampling.warping import likeliest, log_probs
 
 
 class BranchingSequence(CallSequence):
@@ -46,7 +45,7 @@ class BranchingSequence(CallSequence):
         self._live: list[Branch] = []
         self._kv: BranchKV | None = None
         # Noise by position. Branches share it, so it is computed once.
-        self._noise_at: dict[int, torch.Tensor] = {}
+        self._noise_at: dict[int, Floats] = {}
         self._unseen = 0  # number of live branches whose next token the model hasn't computed
         super().__init__(request, respond, sampler)
 
@@ -57,10 +56,6 @@ class BranchingSequence(CallSequence):
     @property
     def tail(self) -> int:
         return len(self._live) if self._kv else super().tail
-
-    @property
-    def sampling_input(self) -> None:
-        return None
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
         if self._kv is None:
@@ -82,13 +77,13 @@ class BranchingSequence(CallSequence):
         self._kv.length += 1
         self._unseen = 0
 
-    def advance(self, step: StepOutput) -> bool:
+    def advance(self, logits: Floats) -> bool:
         self._last_token_ns = time.time_ns()
         if self._kv is None:
-            self._branch_out(self.sampler.process(step.logits, self.tokens, self.prompt_length))
+            self._branch_out(logits)
         else:
             self._first_token_ns = self._first_token_ns or self._last_token_ns
-            self._extend(step.logits)
+            self._extend(logits)
         if not self._live:
             self.answer(final=True)
         return not self._live
@@ -105,12 +100,13 @@ class BranchingSequence(CallSequence):
             )
         )
 
-    def _branch_out(self, scores: torch.Tensor) -> None:
-        """Start as many branches as fit. scores: [k + 1, vocab_size]."""
+    def _branch_out(self, logits: Floats) -> None:
+        """Start as many branches as fit. logits: [k + 1, vocab_size]."""
 
         def candidates(accepted: int, count: int) -> list[int]:
             position, count = self.prompt_length + accepted, min(count, self._max_branches + 1)
-            return self._rank(scores[accepted], position, count)
+            scores = self.sampler.process(logits[accepted], self.tokens[:position])
+            return self._rank(scores, position, count)
 
         wanted = make_branches(self.request, candidates)
         assert self.entry is not None
@@ -123,64 +119,49 @@ class BranchingSequence(CallSequence):
             self._kv = self._cache.branch_kv(self.entry, self._leaves(), longest)
             self._unseen = len(self._live)
 
-    def _extend(self, logits: torch.Tensor) -> None:
+    def _extend(self, logits: Floats) -> None:
         """Add a token to each live branch; drop branches that end. logits: [live, vocab_size]."""
-        scores = self._process_logits(logits)
-        tokens = self._choose(scores)
-        log_probs: list[float] | None = None
-        if self.request.return_log_probs or self.request.draft_stop_probability is not None:
-            rows = logits.float().log_softmax(-1)
-            log_probs = rows[range(len(tokens)), tokens].tolist()
-        wants_logits = self.request.return_generation_logits
-        able = scores.amax(-1) > -torch.inf
-        for i, (branch, is_able) in enumerate(zip(self._live, able.tolist(), strict=True)):
-            if is_able:
-                log_prob = None if log_probs is None else log_probs[i]
-                branch.add(tokens[i], log_prob, scores[i] if wants_logits else None)
-            else:  # every token is banned (a plain call would be rejected)
+        request = self.request
+        wants_log_probs = request.return_log_probs or request.draft_stop_probability is not None
+        for branch, row in zip(self._live, logits, strict=True):
+            scores = self.sampler.process(row, self._text(branch))
+            if not scores.max() > -np.inf:  # all tokens are banned (a plain call would be rejected)
                 branch.over = True
+                continue
+            token = int(self._weights(scores, self._end(branch)).argmax())
+            log_prob = float(log_probs(row, [token])[0]) if wants_log_probs else None
+            kept = scores.copy() if request.return_generation_logits else None
+            branch.add(token, log_prob, kept)
         self._continue_live()
 
-    def _rank(self, scores: torch.Tensor, position: int, count: int) -> list[int]:
+    def _rank(self, scores: Floats, position: int, count: int) -> list[int]:
         """Return up to `count` candidates for `position`, most likely first.
 
         scores: [vocab_size]. If draft and target share their noise, it is applied before ranking,
         so that the target's own token is among the best.
         """
+        shares_noise = not self.request.return_generation_logits
+        weights = self._weights(scores, position, with_noise=shares_noise)
+        best = likeliest(weights, count)
+        never = -np.inf if self.sampler.greedy else 0.0
+        ranked: list[int] = best[weights[best] > never].tolist()
+        return ranked
+
+    def _weights(self, scores: Floats, position: int, *, with_noise: bool = True) -> Floats:
+        """Return weights [vocab_size]: a plain call's token is the one with the highest weight."""
         if self.sampler.greedy:
-            weights, threshold = scores, -torch.inf
-        else:
-            weights, threshold = self.sampler.probabilities(scores[None])[0], 0.0
-            if not self.request.return_generation_logits:
-                weights = weights / self._noise(position)
-        best = weights.topk(min(count, len(weights)))
-        return best.indices[best.values > threshold].tolist()
+            return scores
+        p = self.sampler.probabilities(scores)
+        return p / self._noise(position) if with_noise else p
 
-    def _choose(self, scores: torch.Tensor) -> list[int]:
-        """Return a token per live branch. scores: [live, vocab_size]."""
-        if not self.sampler.greedy:
-            noise = torch.stack([self._noise(self._end(branch)) for branch in self._live])
-            scores = self.sampler.probabilities(scores) / noise
-        tokens: list[int] = scores.argmax(-1).tolist()
-        return tokens
-
-    def _noise(self, position: int) -> torch.Tensor:
+    def _noise(self, position: int) -> Floats:
         """Return the noise [vocab_size] that a plain call uses at that position."""
         if position not in self._noise_at:
             sampler = self.sampler
-            keys = keys_on(sampler.device, [hash_key(sampler.seed, position, Purpose.SAMPLE)])
-            places = torch.arange(sampler.vocab_size, device=sampler.device)
-            self._noise_at[position] = exponentials_for_keys(keys, places)[0]
+            self._noise_at[position] = exponentials(
+                sampler.seed, position, Purpose.SAMPLE, sampler.vocab_size
+            )
         return self._noise_at[position]
-
-    def _process_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        if not self.sampler.looks_at_text:
-            return logits
-        rows = []
-        for i, branch in enumerate(self._live):
-            text = self._text(branch)
-            rows.append(self.sampler.process(logits[i : i + 1], text, len(text)))
-        return torch.cat(rows)
 
     def _continue_live(self) -> None:
         left = [i for i, branch in enumerate(self._live) if not branch.over]

@@ -10,18 +10,17 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tandem.contract.engine import Capabilities
 from tandem.contract.errors import ErrorCode
 from tandem.contract.heap import trim_heap
 from tandem.engines.decoding import check, check_kv_blocks
-from tandem.engines.engine import EngineRequest, Respond
+from tandem.engines.engine import EngineRequest, Floats, Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line
 from tandem.engines.stepping.branching import BranchingSequence
 from tandem.engines.stepping.kv_cache import KVCache, Owner, Packed
-from tandem.engines.stepping.sampling import CallSampler, StepOutput, StepSampler
+from tandem.engines.stepping.sampling import CallSampler
 from tandem.engines.stepping.sequence import CallSequence
 from tandem.engines.stepping.settings import StepSettings
 
@@ -118,7 +117,6 @@ class StepModel(Protocol):
 
     Attributes:
         vocab_size: width of the model's logits.
-        device: where the logits are.
         cache: keys and values of past tokens.
 
     """
@@ -126,12 +124,13 @@ class StepModel(Protocol):
     @property
     def vocab_size(self) -> int: ...
     @property
-    def device(self) -> torch.device: ...
-    @property
     def cache(self) -> KVCache[Any]: ...
 
-    def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
-        """Run the segments' tokens, ids [all tokens]. Return logits [all rows, vocab_size]."""
+    def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> Floats:
+        """Run the segments' tokens, ids [all tokens]. Return logits [all rows, vocab_size].
+
+        The next pass may overwrite them.
+        """
 
 
 class SteppingEngine:
@@ -187,7 +186,7 @@ class SteppingEngine:
         self._thread.join()
 
     def _make_sequence(self, request: EngineRequest, respond: Respond) -> CallSequence:
-        sampler = CallSampler(request, self._model.vocab_size, self._model.device)
+        sampler = CallSampler(request, self._model.vocab_size)
         if not request.branches:
             return CallSequence(request, respond, sampler)
         max_tokens = self._settings.max_batch_tokens
@@ -205,24 +204,23 @@ class SteppingEngine:
         One thread does everything. A second computing thread would have its own OpenMP threads.
         With more threads than cores, OpenMP puts threads to sleep between operations.
         """
-        with torch.inference_mode():
+        try:
+            self._model = load()
+            self._cache = self._model.cache
+            self._scheduler = Scheduler(self._cache, self._settings.max_batch_tokens)
+            trim_heap()  # loading has freed about as much memory as the model needs
+        except Exception as error:  # noqa: BLE001 (reraised in the waiting thread)
+            ready.set_exception(error)
+            return
+        ready.set_result(None)
+        while self._receive():
             try:
-                self._model = load()
-                self._cache = self._model.cache
-                self._scheduler = Scheduler(self._cache, self._settings.max_batch_tokens)
-                trim_heap()  # loading has freed about as much memory as the model needs
-            except Exception as error:  # noqa: BLE001 (reraised in the waiting thread)
-                ready.set_exception(error)
-                return
-            ready.set_result(None)
-            while self._receive():
-                try:
-                    self._step()
-                except Exception as error:
-                    log.exception("an engine step failed")
-                    self._fail_all(f"the engine failed: {first_line(error)}")
-            closing = ClosingError()
-            self._fail_all(str(closing), closing.code)
+                self._step()
+            except Exception as error:
+                log.exception("an engine step failed")
+                self._fail_all(f"the engine failed: {first_line(error)}")
+        closing = ClosingError()
+        self._fail_all(str(closing), closing.code)
 
     def _receive(self) -> bool:
         """Wait for work, then take new calls and stops. Return False if the engine is closing."""
@@ -249,25 +247,19 @@ class SteppingEngine:
             return
         segments = [sequence.segment(count) for sequence, count in chosen]
         ids = np.concatenate([sequence.next_tokens(count) for sequence, count in chosen])
-        inputs = [
-            sequence.sampling_input if count == sequence.pending else None
-            for sequence, count in chosen
-        ]
         try:
-            # Inputs are copied to the device before the step; a later copy would wait for it.
-            sampler = StepSampler(
-                inputs, [segment.rows for segment in segments], self._model.device
-            )
-            results = sampler.sample(self._model.forward(ids, segments))
+            logits = self._model.forward(ids, segments)
         except Exception as error:
             log.exception("a forward pass failed")
             for sequence, _ in chosen:
                 self._fail(sequence, f"the model failed: {first_line(error)}")
             return
         self.computed_tokens += len(ids)
-        for (sequence, count), step in zip(chosen, results, strict=True):
+        end = 0
+        for (sequence, count), segment in zip(chosen, segments, strict=True):
+            start, end = end, end + segment.rows
             sequence.mark_computed(count)
-            self._advance(sequence, count, step)
+            self._advance(sequence, count, logits[start:end])
 
     def _admit(self) -> None:
         """Admit waiting calls. If memory runs out for one call, only that call fails."""
@@ -279,11 +271,11 @@ class SteppingEngine:
                 message = f"the engine can't allocate its KV cache: {first_line(error)}"
                 self._fail(self._scheduler.waiting[0], message)
 
-    def _advance(self, sequence: CallSequence, count: int, step: StepOutput) -> None:
+    def _advance(self, sequence: CallSequence, count: int, logits: Floats) -> None:
         try:
             if sequence.wants_all_rows:
-                sequence.keep_context(step.logits, sequence.computed - count)
-            if sequence.pending == 0 and sequence.advance(step):
+                sequence.keep_context(logits, sequence.computed - count)
+            if sequence.pending == 0 and sequence.advance(logits):
                 self._scheduler.remove(sequence, keep=True)
         except RequestError as error:
             self._fail(sequence, str(error), error.code)

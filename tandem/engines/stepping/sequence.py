@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tandem.contract.errors import ErrorCode
@@ -20,15 +19,8 @@ from tandem.engines.engine import (
     Respond,
     deliver,
 )
-from tandem.engines.errors import RequestError
 from tandem.engines.stepping.kv_cache import KVEntry, Packed, Segment
-from tandem.engines.stepping.sampling import (
-    BANNED,
-    CallSampler,
-    LogProbRecorder,
-    SamplingInput,
-    StepOutput,
-)
+from tandem.engines.stepping.sampling import CallSampler, LogProbRecorder
 
 
 class CallSequence:
@@ -61,8 +53,8 @@ class CallSequence:
         self._generated: list[int] = []
         self._log_probs = LogProbRecorder(request.num_top_log_probs)
         self._prompt_log_probs = LogProbRecorder(request.num_top_log_probs)
-        self._generation_logits: list[torch.Tensor] = []
-        self._context_logits: list[torch.Tensor] = []
+        self._generation_logits: list[Floats] = []
+        self._context_logits: list[Floats] = []
         self._answered = 0
         self._computed = 0
         self._joint_probability = 1.0  # product of the probabilities of the generated tokens
@@ -99,15 +91,6 @@ class CallSequence:
         return len(self.drafts) + 1
 
     @property
-    def sampling_input(self) -> SamplingInput | None:
-        """How to sample tokens from the tail's rows; None: the call needs only their logits."""
-        request = self.request
-        wants_log_probs = request.draft_stop_probability is not None or (
-            request.return_log_probs and not request.num_top_log_probs
-        )
-        return SamplingInput(self.sampler, self.tokens, self._first, self.drafts, wants_log_probs)
-
-    @property
     def _first(self) -> int:
         """Position of the first token that the next answer adds."""
         return self.length - len(self.drafts)
@@ -127,37 +110,44 @@ class CallSequence:
         self._computed += count
         self._first_scheduled_ns = self._first_scheduled_ns or time.time_ns()
 
-    def keep_context(self, logits: torch.Tensor, start: int) -> None:
+    def keep_context(self, logits: Floats, start: int) -> None:
         """Keep the requested parts of the context's logits [rows, vocab_size].
 
         start: position of the first row's token.
         """
         if self.request.return_context_logits:
-            self._context_logits.append(logits[: max(0, self.prompt_length - start)])
+            self._context_logits.append(logits[: max(0, self.prompt_length - start)].copy())
         if self.request.return_prompt_log_probs:
             if start == 0:
                 self._prompt_log_probs.skip(1)
             following = self.request.input_ids[start + 1 : start + 1 + len(logits)].tolist()
-            self._prompt_log_probs.add(logits[: len(following)], following)
+            self._prompt_log_probs.add(logits, following)
 
-    def advance(self, step: StepOutput) -> bool:
+    def advance(self, logits: Floats) -> bool:
         """Add the step's tokens to the answer. Return whether the call is over.
 
         Sends the answer if it is complete, or, in a stream, the new part. If this raises
         RequestError, no answer has been sent.
+
+        logits: [rows, vocab_size], of the call's last tokens. The next step overwrites them.
         """
-        if step.tokens[-1] == BANNED:
-            raise RequestError(self.sampler.all_banned)
-        first, drafts = self._first, len(self.drafts)
-        tokens, ended, surplus = cut(self.request, self._generated, step.tokens)
+        request, first, drafts = self.request, self._first, self.drafts
+        logits = logits[-self.tail :]
+        sampled, scores = self.sampler.sample(logits, self.tokens[: self.length], drafts)
+        tokens, ended, surplus = cut(request, self._generated, sampled)
         if drafts:
-            self._drafted = drafts
-            self._accepted = len(step.tokens) - 1 - surplus
-        self._keep(tokens, step, first)
-        over = ended or len(self._generated) >= self.request.max_new_tokens
-        over = over or self._unsure(step.log_probs[: len(tokens)]) or drafts > 0
+            self._drafted = len(drafts)
+            self._accepted = len(sampled) - 1 - surplus
+        log_probs: list[float] = []
+        if request.return_log_probs or request.draft_stop_probability is not None:
+            log_probs = self._log_probs.add(logits, tokens)
+        if request.return_generation_logits and tokens:
+            self._generation_logits.append(np.stack(scores[: len(tokens)]))
+        self._keep(tokens, first)
+        over = ended or len(self._generated) >= request.max_new_tokens
+        over = over or self._unsure(log_probs) or bool(drafts)
         self._drop_rejected()
-        if over or self.request.streaming:
+        if over or request.streaming:
             self.answer(final=over)
         return over or self.abandoned
 
@@ -188,22 +178,14 @@ class CallSequence:
     def _send(self, answer: EngineResponse) -> None:
         self.abandoned |= not deliver(self._respond, answer)
 
-    def _keep(self, tokens: list[int], step: StepOutput, first: int) -> None:
-        """Add `tokens` to the text, with the log-probabilities and logits that are requested."""
+    def _keep(self, tokens: list[int], first: int) -> None:
+        """Add `tokens` to the text, at position `first`."""
         if not tokens:
             return
         self.tokens[first : first + len(tokens)] = tokens
         self._generated += tokens
         self._last_token_ns = time.time_ns()
         self._first_token_ns = self._first_token_ns or self._last_token_ns
-        if self.request.return_log_probs:
-            if self.request.num_top_log_probs:
-                self._log_probs.add(step.logits[-self.tail :], tokens)
-            else:
-                self._log_probs.add_known(step.log_probs[: len(tokens)])
-        if self.request.return_generation_logits:
-            assert step.scores is not None
-            self._generation_logits.append(step.scores[: len(tokens)])
 
     def _drop_rejected(self) -> None:
         """Remove rejected drafts from the text and from the cache.
@@ -236,10 +218,10 @@ class CallSequence:
         )
 
 
-def take_logits(parts: list[torch.Tensor]) -> Floats | None:
+def take_logits(parts: list[Floats]) -> Floats | None:
     """Join and clear the parts [n, vocab_size]. Return None if there are none."""
     if not parts:
         return None
-    array: Floats = torch.cat(parts).float().cpu().numpy()
+    joined: Floats = np.concatenate(parts)
     parts.clear()
-    return array
+    return joined

@@ -7,16 +7,18 @@ Loading a model also decides whether its architecture is supported: its attentio
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tandem.engines.engine import Floats
 from tandem.engines.errors import LoadError, first_line
 from tandem.engines.kinds import TORCH
-from tandem.engines.stepping.engine import SteppingEngine
+from tandem.engines.stepping.engine import StepModel, SteppingEngine
 from tandem.engines.stepping.kv_cache import Packed, Segment
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Attending, KVShape, TensorEntry, TensorKVCache
@@ -47,7 +49,7 @@ class PackedModel:
             folders = [folder / name for name in settings.lora_adapters]
             self._adapters = Adapters(self._model, folders)
         self._fused: FusedLlama | None = None
-        self.device: torch.device = self._model.device
+        self._device: torch.device = self._model.device
         self._selects_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         try:
             self.cache = TensorKVCache(
@@ -65,9 +67,13 @@ class PackedModel:
                 f"architecture '{kind}' isn't supported: {first_line(error)}"
             ) from error
 
-    @torch.inference_mode()
-    def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
+    def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> Floats:
         """Run the segments' tokens, ids [all tokens]. Return logits [all rows, vocab_size]."""
+        logits: Floats = self._forward(ids, segments).float().cpu().numpy()
+        return logits
+
+    @torch.inference_mode()
+    def _forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
         positions = np.concatenate([segment.positions for segment in segments])
         wanted = attention.wanted_rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
@@ -100,7 +106,7 @@ class PackedModel:
         return logits if rows is None or self._selects_rows else logits[rows]
 
     def _tensor(self, array: NDArray[np.int64]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return torch.from_numpy(array).to(self._device)
 
     @torch.inference_mode()
     def _plain_logits(self, ids: NDArray[np.int64], attention_name: str) -> torch.Tensor:
@@ -125,7 +131,7 @@ class PackedModel:
                 f"it has a sliding window of {window} tokens that only transformers' own attention "
                 f"applies; set max_seq_len to at most {window}"
             )
-        return KVShape(layers, self._model.dtype, self.device)
+        return KVShape(layers, self._model.dtype, self._device)
 
     def _check(self) -> int:
         """Install the fast paths and compare their logits with transformers'.
@@ -150,7 +156,7 @@ class PackedModel:
 
     def _speed_up(self) -> None:
         """Replace slow parts of float32 models on a CPU."""
-        if self.device.type != "cpu" or self._model.dtype != torch.float32:
+        if self._device.type != "cpu" or self._model.dtype != torch.float32:
             return
         if supports(self._model):
             self._fused = FusedLlama(self._model, self._settings.max_seq_len)
@@ -162,14 +168,14 @@ class PackedModel:
         size = len(ids)
         one, other = self._new_entry(size), self._new_entry(size)
         cut = size // 2
-        parts = [self.forward(ids[:cut], [Segment(one, cut, cut)])]
+        parts = [self._forward(ids[:cut], [Segment(one, cut, cut)])]
         one.length = cut
         tail = size - cut - 1
         mixed = np.concatenate((ids[cut:-1], ids[::-1][:cut]))
         segments = [Segment(one, tail, tail), Segment(other, cut, 0)]
-        parts.append(self.forward(mixed, segments))
+        parts.append(self._forward(mixed, segments))
         one.length = size - 1
-        parts.append(self.forward(ids[-1:], [Segment(one, 1, 1)]))
+        parts.append(self._forward(ids[-1:], [Segment(one, 1, 1)]))
         return torch.cat(parts)
 
     def _new_entry(self, tokens: int) -> TensorEntry:
@@ -191,3 +197,7 @@ class TorchEngine(SteppingEngine):
             return PackedModel(settings, folder)
 
         super().__init__(settings, TORCH, load_model)
+
+    def _run(self, load: Callable[[], StepModel], ready: Future[None]) -> None:
+        with torch.inference_mode():
+            super()._run(load, ready)

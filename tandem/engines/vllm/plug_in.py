@@ -27,7 +27,7 @@ from tandem.engines.vllm.arguments import LOOKUP_PROPOSER, NO_PROPOSER
 from tandem.engines.vllm.call import VllmCall
 from tandem.engines.vllm.sessions import Sessions
 from tandem.lookup.ngrams import copy_like_match
-from tandem.sampling.warping import log_softmax, warp
+from tandem.sampling.warping import probabilities
 
 DRAFT_PROBS = "tandem_draft_probs"  # key in SamplingParams.extra_args
 
@@ -199,7 +199,8 @@ def draft_probs(request: EngineRequest) -> NDArray[np.float32] | None:
     """Return the probabilities [k, vocab_size] of the draft, or None to verify by ids."""
     if request.draft_logits is None or request.sampling.greedy:
         return None
-    probs: NDArray[np.float32] = np.exp(log_softmax(warp(request.draft_logits, request.sampling)))
+    rows = [probabilities(row, request.sampling) for row in request.draft_logits]
+    probs: NDArray[np.float32] = np.stack(rows)
     return probs
 
 
