@@ -4,5 +4,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ROOT / "tandem" / "profiles"
+BENCHMARKS = ROOT / "benchmarks"
 TOKENIZER = ROOT / "tandem" / "demo" / "tokenizer"
 TEMPLATES = ROOT / "tests" / "data" / "chat_templates"

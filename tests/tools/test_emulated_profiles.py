@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from paths import PROFILES
+from paths import BENCHMARKS, PROFILES
 from profile_files import load
 
 from tandem.tools.errors import TandemError
@@ -11,7 +11,10 @@ from tandem.tools.profiles import deployment
 LANGUAGE = {"alpha": 0.8}
 
 
-@pytest.mark.parametrize("path", sorted(PROFILES.glob("emulated-*.yaml")), ids=lambda p: p.stem)
+SHIPPED = (*PROFILES.glob("emulated-*.yaml"), *BENCHMARKS.glob("*-drafter.yaml"))
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED), ids=lambda p: p.stem)
 def test_every_emulated_profile_can_be_deployed(path):
     planned = deployment.load(path)
     assert planned.profile.name == path.stem
