@@ -186,6 +186,26 @@ def test_a_stream_has_the_same_text_and_leaves_nothing(ask, entry, models):
     assert leaves_nothing(entry, before)
 
 
+def test_a_sequence_that_ends_after_its_last_response_logs_nothing(
+    ask, entry, models, pb, monkeypatch
+):
+    before = threading.active_count()
+
+    def wait_for_last_response(*_):
+        assert eventually(lambda: models.sender.sent and models.sender.sent[-1].flags)
+
+    monkeypatch.setattr(requests.Metrics, "count", wait_for_last_response)
+    assert "".join(texts_of(ask(text_input=PROMPT, stream=True))) == TEXT
+    assert leaves_nothing(entry, before)
+    assert pb.Logger.lines == []
+
+
+def test_a_stream_has_no_response_without_text(ask, models):
+    """All of the text could begin the stop word, until the end of the output."""
+    models.before_round = lambda _: time.sleep(0.01)  # so that chunks don't queue up
+    assert texts_of(ask(text_input=PROMPT, stream=True, stop_words=TEXT + "es")) == [TEXT]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_each_of_two_prompts_gets_its_text(ask, stream):
     sent, texts = ask(prompts=2, text_input=PROMPT, stream=stream).sent, ["", ""]
