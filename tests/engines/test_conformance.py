@@ -350,6 +350,19 @@ def test_drafts_sampled_from_the_targets_own_logits_are_all_accepted(able, count
     assert outcome.tokens[:count] == proposal.tokens
 
 
+@needs("returns_logits")
+def test_each_token_has_a_row_of_logits_wherever_the_output_ends(able):
+    ids = prompt(11, 12)
+    text = able.tokens(ids, 6)
+    for drafts in (), text[:4]:
+        for end in text[:5]:
+            asked = {"drafts": drafts, "end_id": end, "return_generation_logits": True}
+            outcome = able.call(ids, 5, **asked)
+            assert outcome.tokens == text[: text.index(end)]
+            rows = outcome.last.generation_logits
+            assert (0 if rows is None else len(rows)) == len(outcome.tokens)
+
+
 @needs("verifies_drafts")
 def test_draft_logits_of_the_wrong_shape_are_rejected(able):
     logits = np.zeros((2, VOCAB + 1), np.float32)
