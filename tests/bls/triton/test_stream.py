@@ -457,8 +457,9 @@ class TestShortQueue:
         yield (event := threading.Event())
         event.set()  # even if the test fails, so that the entry can end
 
+    @pytest.mark.parametrize("leaves", [False, True])
     def test_a_cancelled_request_leaves_its_place_to_another(
-        self, entry, submit, cancel, models, may_decode
+        self, entry, submit, cancel, models, may_decode, leaves
     ):
         decodes = threading.Event()
         models.before_round = lambda _: decodes.set() or may_decode.wait()
@@ -467,7 +468,10 @@ class TestShortQueue:
         request_id = new_forwarded_id()
         cancelled = submit(request_id, text_input=PROMPT)
         assert eventually(lambda: entry._admission._queue)
-        cancel(request_id)
+        if leaves:
+            cancelled.cancelled = True
+        else:
+            cancel(request_id)
         assert eventually(lambda: cancelled.sent)
         assert cancelled.sent[0].line.endswith("the request was cancelled")
         following = submit(text_input=PROMPT)
