@@ -457,21 +457,23 @@ class TestShortQueue:
         yield (event := threading.Event())
         event.set()  # even if the test fails, so that the entry can end
 
-    @pytest.mark.parametrize("leaves", [False, True])
-    def test_a_cancelled_request_leaves_its_place_to_another(
-        self, entry, submit, cancel, models, may_decode, leaves
-    ):
+    @pytest.fixture
+    def waiting(self, entry, submit, models, may_decode):
+        """The id and the sender of the request that waits."""
         decodes = threading.Event()
         models.before_round = lambda _: decodes.set() or may_decode.wait()
         submit(text_input=PROMPT)
         assert decodes.wait(10)
         request_id = new_forwarded_id()
-        cancelled = submit(request_id, text_input=PROMPT)
+        sender = submit(request_id, text_input=PROMPT)
         assert eventually(lambda: entry._admission._queue)
-        if leaves:
-            cancelled.cancelled = True
-        else:
-            cancel(request_id)
+        return request_id, sender
+
+    def test_a_cancelled_request_leaves_its_place_to_another(
+        self, entry, submit, cancel, waiting, may_decode
+    ):
+        request_id, cancelled = waiting
+        cancel(request_id)
         assert eventually(lambda: cancelled.sent)
         assert cancelled.sent[0].line.endswith("the request was cancelled")
         following = submit(text_input=PROMPT)
@@ -479,3 +481,9 @@ class TestShortQueue:
         assert eventually(lambda: following.sent)
         assert texts_of(following) == [TEXT]
         assert eventually(lambda: not entry._watcher._watched)
+
+    def test_a_waiting_request_ends_when_its_client_leaves(self, waiting):
+        _, sender = waiting
+        sender.cancelled = True
+        assert eventually(lambda: sender.sent)
+        assert sender.sent[0].line.endswith("the request was cancelled")
