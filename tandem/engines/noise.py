@@ -1,9 +1,9 @@
 """Randomness keyed by (seed, absolute position, purpose).
 
 A token's noise is a pure function of its key and its index. So it is the same in every call and in
-every batch, and noise that isn't needed isn't computed. The function is
-SplitMix64 (Steele, Lea, Flood 2014). Its n-th output mixes the n-th multiple of a constant, so each
-output can be computed without the earlier ones.
+every batch, and noise that isn't needed isn't computed. The function is SplitMix64 (Steele, Lea,
+Flood 2014). Its n-th output mixes the n-th multiple of a constant, so each output can be computed
+without the earlier ones.
 """
 
 from __future__ import annotations

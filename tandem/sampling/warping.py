@@ -14,6 +14,7 @@ Scores = TypeVar("Scores", NDArray[np.float32], NDArray[np.float64])
 Places: TypeAlias = NDArray[np.intp]
 
 _MIN_DIVISOR = float(np.finfo(np.float32).tiny)
+# Columns of `highest`, at least. More leave fewer scores to rank, but take longer to rank themselves.
 _COLUMNS = 1024
 
 

@@ -178,7 +178,7 @@ def test_the_declared_structures_match_the_library():
 
 
 def test_a_gguf_engine_does_not_load_pytorch(gguf_folder):
-    """PyTorch would take 160 MB of memory, and three seconds of the start."""
+    """PyTorch would take 160 MB of memory, and three seconds of processor time at the start."""
     given = {"engine": "llamacpp", "checkpoint": str(gguf_folder)}
     given |= {"max_seq_len": "64", "kv_cache_tokens": "256", "threads": "1"}
     config = {"parameters": {name: {"string_value": value} for name, value in given.items()}}

@@ -58,7 +58,7 @@ def test_noise_is_never_zero(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 5, 2**64 - 1, 2**63])
-def test_noise_at_some_places_equals_that_of_the_whole_row(seed):
+def test_noise_is_the_same_for_a_part_of_a_row(seed):
     places = np.array([0, 7, 4999, 130])
     found = exponentials_at(hash_key(seed, 7, Purpose.SAMPLE), places)
     assert found.dtype == np.float32

@@ -193,7 +193,6 @@ class CallSequence:
         The last token was computed as the last draft token, if at all.
         """
         assert self.entry is not None
-        self.drafts = []
         self.length = self.prompt_length + len(self._generated)
         self.entry.length = self.length - 1
 
