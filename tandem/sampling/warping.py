@@ -14,7 +14,7 @@ Scores = TypeVar("Scores", NDArray[np.float32], NDArray[np.float64])
 Places: TypeAlias = NDArray[np.intp]
 
 _MIN_DIVISOR = float(np.finfo(np.float32).tiny)
-# Columns of `highest`, at least. More leave fewer scores to rank, but take longer to rank themselves.
+# Columns of `highest`, at least. More leave fewer scores to rank, but must be ranked themselves.
 _COLUMNS = 1024
 
 
