@@ -198,7 +198,8 @@ def test_a_call_with_another_salt_reuses_nothing(able):
 def test_call_timestamps_are_in_order(engine):
     usage = engine.call(prompt(7, 9), 5).last.usage
     assert 0 < usage.first_scheduled_time_ns <= usage.first_token_time_ns
-    assert usage.first_token_time_ns < usage.last_token_time_ns
+    # vLLM delivers all tokens at once if its steps are faster than the reader.
+    assert usage.first_token_time_ns <= usage.last_token_time_ns
 
 
 def test_drafting_ends_at_the_stop_probability(engine):

@@ -80,6 +80,11 @@ def test_output_is_empty_if_the_first_token_is_an_end_id(llama):
     assert outcome.last.usage.first_token_time_ns == 0
 
 
+def test_the_first_token_has_a_time_of_its_own(llama):
+    usage = llama.call(prompt(1, 9), 5).last.usage
+    assert usage.first_token_time_ns < usage.last_token_time_ns
+
+
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(seed=3, top_p=0.9)])
 def test_a_cpu_also_runs_half_precision(make_harness, sampling):
     half, ids = make_harness(dtype="bfloat16"), prompt(1, 9)
