@@ -94,6 +94,7 @@ class LinearCost:
         slot = self.steps()
         self.forget_slot()
         if not slot:
+            self._decay(SLOT_MEMORY)
             return
         count = sum(steps for steps, *_ in slot)
         weight = min(1.0, sum(steps * seconds for steps, _, seconds in slot) / capacity)
@@ -101,10 +102,12 @@ class LinearCost:
         for steps, size, seconds in slot:
             self._learn(size, seconds + delay, weight * steps / count)
 
-    def record(self, size: float, seconds: float, weight: float) -> None:
+    def record(self, size: float, seconds: float, weight: float, *, engine: float = 0.0) -> None:
         """Learn from one step. weight: of the step, relative to a full slot's."""
         seconds = self._without_pause(size, seconds, seconds)
         self._decay(1 - weight * (1 - SLOT_MEMORY))
+        self._engine_seconds += engine
+        self._engine_size += size
         self._learn(size, seconds, weight)
 
     def _without_pause(self, size: float, seconds: float, usual: float) -> float:
@@ -157,6 +160,7 @@ class LoadCosts:
         self.drafting = LinearCost()  # of a round, by drafted tokens
         self.lookup = LinearCost()  # of a round with a lookup draft, by draft tokens
         self.plain = LinearCost()  # of a token without drafts; its size is 0
+        self.calls = LinearCost()  # of a call without a draft, by tokens
         self._slot, self._slot_end = 0, 0.0  # number of the current slot; 0: a first measurement
         self._slot_seconds = SLOT
         self._settled = 0.0  # steps that began earlier may overlap with steps of another mode
@@ -176,6 +180,12 @@ class LoadCosts:
     def plain_speed(self) -> float:
         """Tokens per second of the target alone."""
         return 1 / max(1e-9, self.plain.average)
+
+    @property
+    def call_overhead(self) -> float:
+        """What a call without a draft costs in addition to its tokens, in tokens."""
+        each_call, each_token = self.calls.coefficients()
+        return each_call / max(1e-9, each_token)
 
     @property
     def mode(self) -> Mode:

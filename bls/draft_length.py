@@ -29,6 +29,8 @@ SEEDED_LENGTH = 5
 class FixedLength:
     """Uses the same draft length in every round. `AutoLength` documents the methods."""
 
+    call_overhead = 1.0
+
     def __init__(self, num_tokens: int) -> None:
         self.length_ahead = num_tokens
 
@@ -50,6 +52,9 @@ class FixedLength:
     def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
         """Do nothing."""
 
+    def observe_call_time(self, num_tokens: int, seconds: float) -> None:
+        """Do nothing."""
+
 
 def fixed_length(request: Request, settings: LoopSettings) -> FixedLength | None:
     """Return the draft length of a request, or None if `auto` chooses its lengths."""
@@ -66,6 +71,7 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
 STOP_PROBABILITIES = (0.0, 0.1, 0.2, 0.35, 0.5)
 MEMORY = 0.998  # decay per round, over all requests: about the last 500 rounds count
 OWN_MEMORY = 0.9  # decay per round of one request: about its last 10 rounds count
+CALL_WEIGHT = 0.2  # of a call: about the last 50 calls determine what a call costs
 PRIOR = 8.0  # weight of priors: in tokens for acceptance rates, in rounds for arms
 
 
@@ -341,6 +347,13 @@ class DraftPlanner:
             if costs.is_settled(self._clock() - seconds):
                 costs.plain.add(0, seconds, steps=num_tokens)
 
+    def observe_call_time(self, num_tokens: int, seconds: float) -> None:
+        """Record the duration of a call that was shortened to ``num_tokens`` tokens."""
+        with self._lock:
+            self.current_plans().costs.calls.record(
+                num_tokens, seconds, CALL_WEIGHT, engine=seconds
+            )
+
     def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
         # Requests without access to the draft model use lookup drafts even in slots without drafts.
         if costs.mode is Mode.NO_DRAFTS or not costs.is_settled(self._clock() - seconds):
@@ -391,6 +404,11 @@ class AutoLength:
         self._plans: LoadPlans | None = None  # at the end of the last round; None: before the first
 
     @property
+    def call_overhead(self) -> float:
+        """What a call without a draft costs in addition to its tokens, in tokens."""
+        return self._planner.current_plans().costs.call_overhead
+
+    @property
     def length_ahead(self) -> int:
         """Number of tokens per branch if drafting ahead takes no extra time."""
         return self._planner.length_ahead(self._own)
@@ -431,6 +449,10 @@ class AutoLength:
         self._caught_up = False
         if self._load_stayed() and num_tokens:
             self._planner.observe_plain_call(num_tokens, seconds)
+
+    def observe_call_time(self, num_tokens: int, seconds: float) -> None:
+        """Record a target call without a draft that was shortened for a match."""
+        self._planner.observe_call_time(num_tokens, seconds)
 
     def _load_stayed(self) -> bool:
         """Return whether the load is the same as at the end of the previous round."""

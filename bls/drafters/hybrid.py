@@ -58,7 +58,7 @@ class Hybrid(Drafter):
         self._draft_model = model
         self._best_match = best_match
         self._min_ngram_size = min_ngram_size
-        self._num_plain = 0  # number of plain calls since a lookup token was accepted
+        self._num_alone = 0  # tokens of shortened calls; accepted lookup tokens make it smaller
         self._unused, self._unused_at = NO_DRAFT, 0  # last match that wasn't used, its position
         self._shortened = False  # whether the last plain call was shorter than planned
 
@@ -87,15 +87,17 @@ class Hybrid(Drafter):
         return replace(draft, plain_tokens=self._limit_plain(draft.plain_tokens))
 
     def _limit_plain(self, planned: int) -> int:
-        """Limit the number of tokens that the target decodes alone to 1, 2, 3, 4, ...
+        """Limit the number of tokens that the target decodes alone.
 
-        A match may be right soon. Only an accepted match restarts this: in text whose matches are
-        wrong there are many, and short calls cost time.
+        A match may be right soon, but a call costs as much as `call_overhead` tokens. So the longer
+        the text has been without matches, the longer the calls. Accepted tokens shorten them again.
         """
-        longest = 1 + self._num_plain
-        self._num_plain += 1
-        self._shortened = longest < planned
-        return min(planned, longest)
+        tokens = 1 + int(self._draft_model.length.call_overhead * self._num_alone)
+        self._shortened = tokens < planned
+        if not self._shortened:
+            return planned
+        self._num_alone += tokens
+        return tokens
 
     def _compare_unused(self, sequence: Sequence) -> None:
         """Report how many tokens of the last unused match the text has confirmed since then."""
@@ -114,13 +116,13 @@ class Hybrid(Drafter):
         """Report drafts and matches to the draft model, which weighs its drafts against matches."""
         if draft.result is None and not draft.drafted_ahead:
             self._lookup.verified(draft, num_accepted, seconds)
-            if num_accepted:
-                self._num_plain = 0
+            self._num_alone //= 1 + num_accepted
         self._draft_model.verified(draft, num_accepted, seconds)
 
     def observe_plain_call(self, num_tokens: int, seconds: float) -> None:
-        """Report a plain call, unless it was shortened: short calls take longer per token."""
+        """Report a plain call. Short calls take longer per token, so they count apart."""
         self._lookup.observe_plain_call(num_tokens, seconds)
+        self._draft_model.length.observe_call_time(num_tokens, seconds)
         if not self._shortened:
             self._draft_model.observe_plain_call(num_tokens, seconds)
 

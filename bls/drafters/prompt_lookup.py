@@ -26,8 +26,8 @@ from tandem.lookup.ngrams import MAX_MATCH, Match, Prediction, look_up
 from tandem.lookup.pools import POOLS, LookupPools, fill
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-# After n misses in a row, the target decodes min(n, MOST_PLAIN_TOKENS) tokens alone. In text that
-# never repeats itself, single-token calls would pay the overhead of a call for every token.
+# After misses in a row, the target decodes 1, 2, 4 and then 8 tokens alone. In text that never
+# repeats itself, single-token calls would pay the overhead of a call for every token.
 MOST_PLAIN_TOKENS = 8
 
 
@@ -57,7 +57,7 @@ class PromptLookup(Drafter):
         # acceptance threshold could accept part of another user's answer.
         lossy = request.draft_acceptance_threshold is not None
         self._copies_from_pool = not lossy and not output_depends_on_lengths(request, settings)
-        self._misses = 0  # number of misses in a row
+        self._plain_tokens = 1  # to decode alone after the next miss
 
     @property
     def best_possible_draft(self) -> Draft:
@@ -68,9 +68,10 @@ class PromptLookup(Drafter):
         """Return the tokens that followed the longest matching n-gram."""
         match, source = self._find_match(sequence, limit)
         if match is None:
-            self._misses += 1
-            return Draft(plain_tokens=min(self._misses, MOST_PLAIN_TOKENS))
-        self._misses = 0
+            tokens = self._plain_tokens
+            self._plain_tokens = min(2 * tokens, MOST_PLAIN_TOKENS)
+            return Draft(plain_tokens=tokens)
+        self._plain_tokens = 1
         tokens = sequence.up_to_end(np.array(match.tokens, np.int32))
         return Draft(tokens, drafter=source, num_matching=match.ngram_size)
 

@@ -186,6 +186,22 @@ def test_unlucky_first_drafts_do_not_turn_off_drafts_for_more_than_two_seconds(m
     assert undrafted < 2
 
 
+@pytest.mark.parametrize(("slower", "at_most"), [(2, 11), (3, 11), (5, 25)])  # times, seconds
+def test_a_busy_machine_during_the_first_drafts_turns_them_off_for_a_short_time(slower, at_most):
+    world = World(stops_when_unsure=False)
+    length, undrafted, drafts = AutoLength(world.statistics), 0.0, 0
+    while world.now < 60:
+        plan = length.plan(8)
+        kind = "draft" if plan.num_tokens else "plain"
+        tokens = 8 if kind == "draft" else plan.plain_tokens
+        drafts += kind == "draft"
+        seconds = 0.01 * tokens if kind == "plain" else 0.05 * (slower if drafts <= 4 else 1)
+        world.now += seconds
+        undrafted += seconds if kind == "plain" else 0
+        step(length, kind, tokens, 6, seconds, stops_when_unsure=False)
+    assert undrafted < at_most
+
+
 @pytest.mark.parametrize("pause", [1.0, 3.0, 10.0])  # seconds
 def test_drafting_continues_after_the_machine_was_paused(pause):
     world = World(stops_when_unsure=False)

@@ -73,7 +73,7 @@ def test_without_matches_prompt_lookup_decodes_in_growing_chunks():
     target = Target(Counts())
     play(decoding_of(request_of("prompt_lookup", prompt_ids=ids(0))), target)
     assert all(len(call.draft) == 0 for call in target.calls)
-    assert [call.max_new_tokens for call in target.calls] == [1, 2, 3, 4, 5, 6, 7, 8, 4]
+    assert [call.max_new_tokens for call in target.calls] == [1, 2, 4, 8, 8, 8, 8, 1]
 
 
 OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
@@ -113,7 +113,7 @@ def test_a_match_resets_the_plain_tokens_of_prompt_lookup():
         plain.append(lookup.propose(sequence, 4, None).plain_tokens)
         sequence.append(ids(token))
     plain.append(lookup.propose(sequence, 4, None).plain_tokens)
-    assert plain == [1, 2, 3, 4, 1, 1, 2]
+    assert plain == [1, 2, 4, 8, 1, 1, 2]
 
 
 def test_prompt_lookup_copies_end_at_an_end_of_sequence():
@@ -322,18 +322,38 @@ def matches_pay():
     return drafter, planner, time
 
 
-def test_hybrid_decodes_in_growing_chunks_until_a_match_is_right_if_matches_pay():
+def learn_overhead(drafter, overhead):
+    """Let the drafter see what calls cost. overhead: of each call, in tokens."""
+    for tokens in [1, 8] * 40:
+        drafter.observe_plain_call(tokens, 0.02 * (overhead + tokens))
+
+
+@pytest.mark.parametrize("overhead", [0.2, 0.5, 1.0, 2.0])  # of a call, in tokens
+def test_without_matches_calls_of_hybrid_grow_so_that_their_overhead_is_small(overhead):
     drafter, _, _ = matches_pay()
+    learn_overhead(drafter, overhead)
     sequence, chunks = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16)), []
-    for token in range(7, 41):
+    while sum(chunks) < 200:
         chunks.append(decoded_alone(drafter, sequence))
-        sequence.append(ids(token))
-    assert chunks == [*range(1, 33), 32, 32]
-    match = ports.Draft(ids(5), drafter="prompt_lookup", num_matching=2)
-    drafter.verified(match, 0, 0.1)
-    assert decoded_alone(drafter, sequence) == 32
-    drafter.verified(match, 1, 0.1)
-    assert decoded_alone(drafter, sequence) == 1
+        sequence.append(ids(7 + len(chunks)))
+    assert (chunks[0], chunks[-1]) == (1, 32)
+    assert chunks == sorted(chunks)
+    assert len(chunks) * overhead < 0.1 * sum(chunks)
+
+
+def test_accepted_matches_make_calls_of_hybrid_short_again():
+    drafter, _, _ = matches_pay()
+    learn_overhead(drafter, 1.0)
+    sequence = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16))
+    while decoded_alone(drafter, sequence) < 32:
+        pass
+    match, chunks = ports.Draft(ids(5), drafter="prompt_lookup", num_matching=2), []
+    for num_accepted in (0, 1, 7, 7):
+        drafter.verified(match, num_accepted, 0.1)
+        chunks.append(decoded_alone(drafter, sequence))
+    assert chunks[0] == 32
+    assert 1 < chunks[1] < 32
+    assert chunks[-1] == 1
 
 
 def test_hybrid_shortens_no_call_if_matches_do_not_pay():
@@ -371,9 +391,11 @@ def test_hybrid_copies_again_when_copies_that_it_did_not_use_were_right():
 def test_hybrid_does_not_report_the_times_of_shortened_calls():
     drafter, planner, _ = matches_pay()
     sequence = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16))
-    for _ in range(32):
-        count = decoded_alone(drafter, sequence)
-        drafter.observe_plain_call(count, 0.02 * count)
+    learn_overhead(drafter, 1.0)
+    planner.plain, counts = (), [1]
+    while counts[-1] < 32:
+        counts.append(decoded_alone(drafter, sequence))
+        drafter.observe_plain_call(counts[-1], 0.02 * (1 + counts[-1]))
     assert planner.plain == (32,)
 
 
