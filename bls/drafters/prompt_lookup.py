@@ -68,9 +68,9 @@ class PromptLookup(Drafter):
         """Return the tokens that followed the longest matching n-gram."""
         match, source = self._find_match(sequence, limit)
         if match is None:
-            tokens = self._plain_tokens
-            self._plain_tokens = min(2 * tokens, MOST_PLAIN_TOKENS)
-            return Draft(plain_tokens=tokens)
+            alone = self._plain_tokens
+            self._plain_tokens = min(2 * alone, MOST_PLAIN_TOKENS)
+            return Draft(plain_tokens=alone)
         self._plain_tokens = 1
         tokens = sequence.up_to_end(np.array(match.tokens, np.int32))
         return Draft(tokens, drafter=source, num_matching=match.ngram_size)
