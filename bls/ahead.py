@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.costs import LinearCost
+from tandem.bls.costs import CALL_WEIGHT, LinearCost
 from tandem.bls.draft_length import MEMORY, Acceptance
 from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.errors import EngineCallError
@@ -186,7 +186,6 @@ def best_plan(
 ALL_BRANCHES = 128  # branches of all sequences; each sequence gets at least `BUDGETS[0]`
 PLAN_EVERY = 16  # rounds of all requests between plans; costs change slowly
 MAX_LOAD = 4  # by default, no drafting ahead with more sequences: they fill the draft engine
-CALL_WEIGHT = 0.1  # weight of one call in the learned costs: about the last 100 calls count
 MAX_UNREAD = 64  # handles to return; the engine frees the memory of lost ones after a minute
 
 

@@ -10,6 +10,7 @@ from enum import Enum
 from statistics import median
 
 SLOT_MEMORY = 0.9  # decay per full slot: about the last 10 slots count
+CALL_WEIGHT = 0.1  # of a call that is learned at once: about the last 100 of these count
 # A first measurement has at least this many rounds, with drafts of these lengths in turn, and then
 # as many plain calls of this many tokens. Shorter calls cost more per token.
 FIRST_STEPS, FIRST_DRAFTS, FIRST_PLAIN_TOKENS = 4, (2, 6), 3
@@ -103,7 +104,10 @@ class LinearCost:
             self._learn(size, seconds + delay, weight * steps / count)
 
     def record(self, size: float, seconds: float, weight: float, *, engine: float = 0.0) -> None:
-        """Learn from one step. weight: of the step, relative to a full slot's."""
+        """Learn from one step.
+
+        weight: of the step, relative to a full slot's. engine: as in `add`.
+        """
         seconds = self._without_pause(size, seconds, seconds)
         self._decay(1 - weight * (1 - SLOT_MEMORY))
         self._engine_seconds += engine
@@ -142,7 +146,7 @@ class LinearCost:
         expected = self._engine_seconds / max(1e-9, self._engine_size)
         each = max(0.0, (self._xy + expected) / (self._xx + 1.0))
         if self._x > 0:
-            each = min(each, 0.9 * self._y / self._x)
+            each = min(each, 0.98 * self._y / self._x)
         return self._y - each * self._x, each
 
     def forget_slot(self) -> None:
@@ -160,7 +164,7 @@ class LoadCosts:
         self.drafting = LinearCost()  # of a round, by drafted tokens
         self.lookup = LinearCost()  # of a round with a lookup draft, by draft tokens
         self.plain = LinearCost()  # of a token without drafts; its size is 0
-        self.calls = LinearCost()  # of a call without a draft, by tokens
+        self.calls = LinearCost()  # of calls without a draft, short ones too, by tokens
         self._slot, self._slot_end = 0, 0.0  # number of the current slot; 0: a first measurement
         self._slot_seconds = SLOT
         self._settled = 0.0  # steps that began earlier may overlap with steps of another mode

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.costs import LoadCosts, Mode
+from tandem.bls.costs import CALL_WEIGHT, LoadCosts, Mode
 from tandem.bls.drafters.registry import DrafterName
 from tandem.bls.ports import Draft, DraftPlan, EngineResult
 from tandem.bls.request import Request
@@ -71,7 +71,6 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
 STOP_PROBABILITIES = (0.0, 0.1, 0.2, 0.35, 0.5)
 MEMORY = 0.998  # decay per round, over all requests: about the last 500 rounds count
 OWN_MEMORY = 0.9  # decay per round of one request: about its last 10 rounds count
-CALL_WEIGHT = 0.2  # of a call: about the last 50 calls determine what a call costs
 PRIOR = 8.0  # weight of priors: in tokens for acceptance rates, in rounds for arms
 
 
@@ -348,11 +347,11 @@ class DraftPlanner:
                 costs.plain.add(0, seconds, steps=num_tokens)
 
     def observe_call_time(self, num_tokens: int, seconds: float) -> None:
-        """Record the duration of a call that was shortened to ``num_tokens`` tokens."""
+        """Record the duration of a call for ``num_tokens`` tokens."""
         with self._lock:
-            self.current_plans().costs.calls.record(
-                num_tokens, seconds, CALL_WEIGHT, engine=seconds
-            )
+            calls = self.current_plans().costs.calls
+            # Until sizes differ, nothing counts as overhead.
+            calls.record(num_tokens, seconds, CALL_WEIGHT, engine=seconds)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
         # Requests without access to the draft model use lookup drafts even in slots without drafts.

@@ -89,10 +89,10 @@ class Hybrid(Drafter):
     def _limit_plain(self, planned: int) -> int:
         """Limit the number of tokens that the target decodes alone.
 
-        A match may be right soon, but a call costs as much as `call_overhead` tokens. So the longer
-        the text has been without matches, the longer the calls. Accepted tokens shorten them again.
+        A match may be right soon, but each call costs as much as `call_overhead` tokens. The more
+        tokens came without a match, the longer are the calls. Accepted tokens shorten them again.
         """
-        tokens = 1 + int(self._draft_model.length.call_overhead * self._num_alone)
+        tokens = 1 + int(2 * self._draft_model.length.call_overhead * self._num_alone)
         self._shortened = tokens < planned
         if not self._shortened:
             return planned

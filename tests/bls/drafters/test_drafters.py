@@ -348,7 +348,7 @@ def test_accepted_matches_make_calls_of_hybrid_short_again():
     while decoded_alone(drafter, sequence) < 32:
         pass
     match, chunks = ports.Draft(ids(5), drafter="prompt_lookup", num_matching=2), []
-    for num_accepted in (0, 1, 7, 7):
+    for num_accepted in (0, 1, 7, 7, 7):
         drafter.verified(match, num_accepted, 0.1)
         chunks.append(decoded_alone(drafter, sequence))
     assert chunks[0] == 32
