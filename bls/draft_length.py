@@ -450,7 +450,7 @@ class AutoLength:
             self._planner.observe_plain_call(num_tokens, seconds)
 
     def observe_call_time(self, num_tokens: int, seconds: float) -> None:
-        """Record a target call without a draft that was shortened for a match."""
+        """Record the duration of a target call without a draft, which may be a short one."""
         self._planner.observe_call_time(num_tokens, seconds)
 
     def _load_stayed(self) -> bool:
