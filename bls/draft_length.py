@@ -350,8 +350,8 @@ class DraftPlanner:
         """Record the duration of a call for ``num_tokens`` tokens."""
         with self._lock:
             calls = self.current_plans().costs.calls
-            # Until sizes differ, nothing counts as overhead.
-            calls.record(num_tokens, seconds, CALL_WEIGHT, engine=seconds)
+            # Until sizes differ, a fifth of each call counts as overhead.
+            calls.record(num_tokens, seconds, CALL_WEIGHT, engine=0.8 * seconds)
 
     def _count(self, costs: LoadCosts, draft: Draft, seconds: float) -> None:
         # Requests without access to the draft model use lookup drafts even in slots without drafts.
