@@ -6,7 +6,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -110,36 +111,49 @@ def excludes_input(model_config: dict[str, Any]) -> bool:
 def _start_torch(model_config: dict[str, Any], folder: Path) -> Engine:
     """Load a checkpoint into PyTorch.
 
-    This imports PyTorch only after limiting how long OpenMP threads spin: no longer than the gaps
-    within a forward pass. With longer spinning, an idle engine takes cores from a busy one.
-
-    It also excludes imported objects from garbage collection. Otherwise, collections would make the
+    Imported objects are excluded from garbage collection. Otherwise, collections would make the
     start a tenth longer, and later pause all requests for 0.2 s at a time.
     """
-    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    settings = decode(TorchSettings, model_config)
     gc.disable()
-    from tandem.engines.torch.engine import TorchEngine
+    with _openmp(settings.threads):
+        from tandem.engines.torch.engine import TorchEngine
 
     gc.freeze()
     gc.enable()
-    return TorchEngine(decode(TorchSettings, model_config), folder)
+    return TorchEngine(settings, folder)
 
 
 def _start_llamacpp(model_config: dict[str, Any], folder: Path) -> Engine:
-    """Load a GGUF file.
-
-    Threads wait for each other after each operation. GCC's OpenMP checks in a loop for milliseconds
-    before a thread sleeps, so on a busy machine, waiting threads take the cores that the others
-    need.
-    """
-    os.environ.setdefault("GOMP_SPINCOUNT", "300")  # read when the library is loaded
+    """Load a GGUF file."""
+    settings = decode(LlamaCppSettings, model_config)
     try:
-        from tandem.engines.llamacpp.engine import LlamaCppEngine
+        with _openmp(settings.threads):
+            from tandem.engines.llamacpp.engine import LlamaCppEngine
     except ImportError as error:
         raise LoadError(
             f"can't run llama.cpp: {error}; install Tandem with the extra 'gguf'"
         ) from error
-    return LlamaCppEngine(decode(LlamaCppSettings, model_config), folder)
+    return LlamaCppEngine(settings, folder)
+
+
+@contextmanager
+def _openmp(threads: int) -> Iterator[None]:
+    """Set how GCC's OpenMP runs threads; it reads the variables when its library is loaded.
+
+    A waiting thread spins no longer than the gaps within a forward pass, because an idle engine
+    would take cores from a busy one. If there is a thread per core, each stays on its core.
+    Otherwise Linux puts threads that have slept on the same core, where they wait for each other:
+    the first steps of an answer take twice as long, and all steps on a busy machine.
+
+    threads: number of threads of the engine; 0: one per core.
+    """
+    cores = os.sched_getaffinity(0)
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    if threads in (0, len(cores)):
+        os.environ.setdefault("OMP_PROC_BIND", "true")
+    yield
+    os.sched_setaffinity(0, cores)  # loading has put this thread on one core, too
 
 
 def _start_emulated(model_config: dict[str, Any], folder: Path) -> Engine:  # noqa: ARG001

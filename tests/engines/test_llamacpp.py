@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,34 @@ def test_logits_do_not_depend_on_drafts_threads_or_other_texts_in_a_long_context
     drafted = shared.call(ids, 9, drafts=alone.tokens[:8], **wanted)
     for result in (plain, drafted):
         assert np.array_equal(result.last.generation_logits, alone.last.generation_logits)
+
+
+# Prints the cores of the main thread, and the cores of the threads that are bound to one each.
+PRINT_CORES = """
+import os, sys
+from pathlib import Path
+from tandem.engines.kinds import load_engine
+
+values = {"engine": "llamacpp", "checkpoint": sys.argv[1], "threads": sys.argv[2]}
+values |= {"max_seq_len": "64", "kv_cache_tokens": "256"}
+config = {"parameters": {name: {"string_value": value} for name, value in values.items()}}
+engine = load_engine(config, Path())
+threads = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+bound = [core for cores in threads if len(cores) == 1 for core in cores]
+print(len(os.sched_getaffinity(0)), *bound)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="all threads share one core")
+@pytest.mark.parametrize("per_core", [True, False])
+def test_each_thread_stays_on_its_core_if_there_is_one_per_core(gguf_folder, per_core):
+    cores = len(os.sched_getaffinity(0))
+    threads = 0 if per_core else cores - 1
+    command = [sys.executable, "-c", PRINT_CORES, str(gguf_folder), str(threads)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    of_main, *bound = map(int, run.stdout.split())
+    assert of_main == cores
+    assert len(bound) == len(set(bound)) == (cores if per_core else 0)
 
 
 def test_branches_equal_plain_drafts_after_their_outcomes(engine):
