@@ -6,6 +6,7 @@ A load is a number of running sequences. `draft_length` chooses drafts from thes
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 from enum import Enum
 from statistics import median
 
@@ -20,6 +21,7 @@ LONGEST_STEP = 2.0  # times the expected duration; any excess is a pause of the 
 # that the first experiments are early: with drafts after 0.5, 2 and 5 seconds.
 SLOT, LONGEST_SLOT, SLOT_ROUNDS = 0.25, 8.0, 4
 SHORTER = 3  # periods with shorter slots: an eighth, a quarter and a half
+PRIOR_SLOTS = 4  # a load is measured for this many slots before other loads begin with its costs
 PERIOD_NO_DRAFTS, PERIOD_DRAFTING = 128, 32  # slots between two experiments of the same kind
 
 
@@ -50,6 +52,13 @@ class LinearCost:
         self._engine_seconds = self._engine_size = 0.0
         # (steps, size of each, seconds of each), the last ones of the current slot
         self._slot: deque[tuple[int, float, float]] = deque(maxlen=MOST_STEPS)
+
+    def as_prior(self) -> LinearCost:
+        """Return a copy that counts at most as much as one full slot."""
+        prior = copy(self)
+        prior._slot = deque(maxlen=MOST_STEPS)
+        prior._decay(1 / max(1.0, self._weight))
+        return prior
 
     @property
     def known(self) -> bool:
@@ -169,10 +178,23 @@ class LoadCosts:
         self._slot_seconds = SLOT
         self._settled = 0.0  # steps that began earlier may overlap with steps of another mode
 
+    def as_prior(self) -> LoadCosts:
+        """Return costs to begin with under another load. They count as much as one slot."""
+        prior = LoadCosts()
+        for name in ("drafting", "lookup", "plain", "calls"):
+            setattr(prior, name, getattr(self, name).as_prior())
+        prior._slot = 1
+        return prior
+
     @property
     def known(self) -> bool:
-        """Whether both first measurements have ended."""
+        """Whether the costs have been measured, or began with another load's costs."""
         return self._slot > 0
+
+    @property
+    def is_prior(self) -> bool:
+        """Whether another load may begin with these costs: several slots have ended."""
+        return self._slot > PRIOR_SLOTS
 
     @property
     def first_tokens(self) -> int:

@@ -154,6 +154,8 @@ SEQUENCES_PER_SAMPLE = 4  # with n running sequences, one draft in 1 + n // 4 as
 # Plain calls are shorter while matches pay, because a match may be right soon. Short calls take
 # longer per token, so matches must be faster than the alternatives by this factor.
 MIN_LOOKUP_GAIN = 1.05
+# A new load begins with the costs of the nearest one, at most 2**NEAR_LOAD times as high or low.
+NEAR_LOAD = 2
 # Initial acceptance rates of copies after 1, 2, 4, and 8 or more matching tokens
 LOOKUP_ACCEPTANCE = (0.3, 0.6, 0.7, 0.9)
 
@@ -241,9 +243,18 @@ class DraftPlanner:
         return round(math.log2(max(1, self._load())))
 
     def current_plans(self) -> LoadPlans:
-        """Return the plans for the current load."""
+        """Return the plans for the current load. A new load begins with the costs of a near one."""
         number = self._load_number
-        return self._plans.get(number) or self._plans.setdefault(number, LoadPlans())
+        if plans := self._plans.get(number):
+            return plans
+        with self._lock:
+            plans = LoadPlans()
+            near = range(number - NEAR_LOAD, number + NEAR_LOAD + 1)
+            measured = [n for n in near if n in self._plans and self._plans[n].costs.is_prior]
+            if measured:
+                nearest = min(measured, key=lambda other: abs(other - number))
+                plans.costs = self._plans[nearest].costs.as_prior()
+            return self._plans.setdefault(number, plans)
 
     def plan(self, level: int, limit: int) -> DraftPlan:
         """Plan the next draft of a request. limit: maximum number of draft tokens (>= 1)."""

@@ -202,6 +202,30 @@ def test_a_busy_machine_during_the_first_drafts_turns_them_off_for_a_short_time(
     assert undrafted < at_most
 
 
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_new_load_begins_with_the_costs_of_a_similar_one(pays):
+    world = World(stops_when_unsure=False)
+    length = AutoLength(world.statistics)
+
+    def measure(seconds):
+        drafts, until = 0, world.now + seconds
+        while world.now < until:
+            plan = length.plan(8)
+            kind = "draft" if plan.num_tokens else "plain"
+            tokens = plan.num_tokens or plan.plain_tokens
+            seconds = 0.01 * tokens if kind == "plain" else 0.02
+            world.now += seconds
+            drafts += kind == "draft"
+            step(length, kind, tokens, 4 * pays, seconds, stops_when_unsure=False)
+        return drafts
+
+    measure(4)
+    world.running = 4
+    assert (measure(0.05) > 0) == pays
+    world.running = 1024
+    assert length.plan(8).num_tokens  # the load is too different, so its costs are measured
+
+
 @pytest.mark.parametrize("pause", [1.0, 3.0, 10.0])  # seconds
 def test_drafting_continues_after_the_machine_was_paused(pause):
     world = World(stops_when_unsure=False)
