@@ -21,7 +21,9 @@ LONGEST_STEP = 2.0  # times the expected duration; any excess is a pause of the 
 # that the first experiments are early: with drafts after 0.5, 2 and 5 seconds.
 SLOT, LONGEST_SLOT, SLOT_ROUNDS = 0.25, 8.0, 4
 SHORTER = 3  # periods with shorter slots: an eighth, a quarter and a half
-PRIOR_SLOTS = 4  # a load is measured for this many slots before other loads begin with its costs
+# A load is measured for this many slots before other loads begin with its costs. They then count as
+# much as this part of a slot, so that a load's own first slots outweigh them.
+PRIOR_SLOTS, PRIOR_WEIGHT = 4, 0.1
 PERIOD_NO_DRAFTS, PERIOD_DRAFTING = 128, 32  # slots between two experiments of the same kind
 
 
@@ -54,10 +56,10 @@ class LinearCost:
         self._slot: deque[tuple[int, float, float]] = deque(maxlen=MOST_STEPS)
 
     def as_prior(self) -> LinearCost:
-        """Return a copy that counts at most as much as one full slot."""
+        """Return a copy that counts at most as much as PRIOR_WEIGHT slots."""
         prior = copy(self)
         prior._slot = deque(maxlen=MOST_STEPS)
-        prior._decay(1 / max(1.0, self._weight))
+        prior._decay(PRIOR_WEIGHT / max(PRIOR_WEIGHT, self._weight))
         return prior
 
     @property
@@ -126,9 +128,9 @@ class LinearCost:
     def _without_pause(self, size: float, seconds: float, usual: float) -> float:
         """Return the duration of a step, at most LONGEST_STEP times the expected one.
 
-        usual: expected duration if nothing has been learned.
+        usual: expected duration if little has been learned.
         """
-        fixed, each = self.coefficients() if self._y else (usual, 0.0)
+        fixed, each = self.coefficients() if self._weight > 2 * PRIOR_WEIGHT else (usual, 0.0)
         return min(seconds, LONGEST_STEP * (fixed + each * size))
 
     def _decay(self, keep: float) -> None:
@@ -165,8 +167,9 @@ class LinearCost:
 class LoadCosts:
     """Costs of steps under one load (number of running sequences).
 
-    Two first measurements are taken: rounds with drafts, and then plain calls. Time slots follow. A
-    slot ends when a round begins after its time, so only time in which requests decode counts.
+    They may begin with the costs of a lower load (`as_prior`). Otherwise, two first measurements
+    are taken: rounds with drafts, and then plain calls. Time slots follow. A slot ends when a round
+    begins after its time, so only time in which requests decode counts.
     """
 
     def __init__(self) -> None:
@@ -179,7 +182,7 @@ class LoadCosts:
         self._settled = 0.0  # steps that began earlier may overlap with steps of another mode
 
     def as_prior(self) -> LoadCosts:
-        """Return costs to begin with under another load. They count as much as one slot."""
+        """Return costs to begin with under another load."""
         prior = LoadCosts()
         for name in ("drafting", "lookup", "plain", "calls"):
             setattr(prior, name, getattr(self, name).as_prior())

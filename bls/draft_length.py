@@ -154,7 +154,9 @@ SEQUENCES_PER_SAMPLE = 4  # with n running sequences, one draft in 1 + n // 4 as
 # Plain calls are shorter while matches pay, because a match may be right soon. Short calls take
 # longer per token, so matches must be faster than the alternatives by this factor.
 MIN_LOOKUP_GAIN = 1.05
-# A new load begins with the costs of the nearest one, at most 2**NEAR_LOAD times as high or low.
+# A new load begins with the costs of the next lower one, down to 1 / 2**NEAR_LOAD of it. They are
+# too low, so what is used turns out slower than expected, and the alternative is tried soon. Costs
+# of a higher load would be too high: the alternative would seem slow until the next experiment.
 NEAR_LOAD = 2
 # Initial acceptance rates of copies after 1, 2, 4, and 8 or more matching tokens
 LOOKUP_ACCEPTANCE = (0.3, 0.6, 0.7, 0.9)
@@ -243,17 +245,16 @@ class DraftPlanner:
         return round(math.log2(max(1, self._load())))
 
     def current_plans(self) -> LoadPlans:
-        """Return the plans for the current load. A new load begins with the costs of a near one."""
+        """Return the plans for the current load. A new load begins with a lower one's costs."""
         number = self._load_number
         if plans := self._plans.get(number):
             return plans
         with self._lock:
             plans = LoadPlans()
-            near = range(number - NEAR_LOAD, number + NEAR_LOAD + 1)
-            measured = [n for n in near if n in self._plans and self._plans[n].costs.is_prior]
-            if measured:
-                nearest = min(measured, key=lambda other: abs(other - number))
-                plans.costs = self._plans[nearest].costs.as_prior()
+            for lower in range(number - 1, number - NEAR_LOAD - 1, -1):
+                if lower in self._plans and self._plans[lower].costs.is_prior:
+                    plans.costs = self._plans[lower].costs.as_prior()
+                    break
             return self._plans.setdefault(number, plans)
 
     def plan(self, level: int, limit: int) -> DraftPlan:

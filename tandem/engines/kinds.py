@@ -116,7 +116,7 @@ def _start_torch(model_config: dict[str, Any], folder: Path) -> Engine:
     """
     settings = decode(TorchSettings, model_config)
     gc.disable()
-    with _openmp(settings.threads):
+    with _openmp(settings.threads, 20_000):
         from tandem.engines.torch.engine import TorchEngine
 
     gc.freeze()
@@ -127,8 +127,9 @@ def _start_torch(model_config: dict[str, Any], folder: Path) -> Engine:
 def _start_llamacpp(model_config: dict[str, Any], folder: Path) -> Engine:
     """Load a GGUF file."""
     settings = decode(LlamaCppSettings, model_config)
+    threads = 0 if settings.n_gpu_layers else settings.threads or len(os.sched_getaffinity(0))
     try:
-        with _openmp(settings.threads):
+        with _openmp(threads, 300):
             from tandem.engines.llamacpp.engine import LlamaCppEngine
     except ImportError as error:
         raise LoadError(
@@ -138,20 +139,21 @@ def _start_llamacpp(model_config: dict[str, Any], folder: Path) -> Engine:
 
 
 @contextmanager
-def _openmp(threads: int) -> Iterator[None]:
+def _openmp(threads: int, spins: int) -> Iterator[None]:
     """Set how GCC's OpenMP runs threads; it reads the variables when its library is loaded.
 
-    A waiting thread spins no longer than the gaps within a forward pass, because an idle engine
-    would take cores from a busy one. If there is a thread per core, each stays on its core.
-    Otherwise Linux puts threads that have slept on the same core, where they wait for each other:
-    the first steps of an answer take twice as long, and all steps on a busy machine.
+    If there is a thread per core, each stays on its core. Otherwise Linux puts threads that have
+    slept on the same core, where they wait for each other: the first steps of an answer take twice
+    as long, and on a busy machine all steps.
 
-    threads: number of threads of the engine; 0: one per core.
+    threads: number of threads of the engine; 0: not known. spins: how often a waiting thread checks
+    whether it may continue before it sleeps. If it may move, it takes a core from others meanwhile.
     """
     cores = os.sched_getaffinity(0)
-    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    if threads in (0, len(cores)):
+    if threads == len(cores):
         os.environ.setdefault("OMP_PROC_BIND", "true")
+        spins = 20_000  # as long as the gaps within a forward pass
+    os.environ.setdefault("GOMP_SPINCOUNT", str(spins))
     yield
     os.sched_setaffinity(0, cores)  # loading has put this thread on one core, too
 

@@ -203,8 +203,9 @@ def test_a_busy_machine_during_the_first_drafts_turns_them_off_for_a_short_time(
 
 
 @pytest.mark.parametrize("pays", [True, False])
-def test_a_new_load_begins_with_the_costs_of_a_similar_one(pays):
+def test_a_new_load_begins_with_the_costs_of_a_lower_one(pays):
     world = World(stops_when_unsure=False)
+    world.running = 4
     length = AutoLength(world.statistics)
 
     def measure(seconds):
@@ -220,10 +221,11 @@ def test_a_new_load_begins_with_the_costs_of_a_similar_one(pays):
         return drafts
 
     measure(4)
-    world.running = 4
+    world.running = 16
     assert (measure(0.05) > 0) == pays
-    world.running = 1024
-    assert length.plan(8).num_tokens  # the load is too different, so its costs are measured
+    for running in (1, 1024):  # lower, and much higher: the costs are measured
+        world.running = running
+        assert length.plan(8).num_tokens
 
 
 @pytest.mark.parametrize("pause", [1.0, 3.0, 10.0])  # seconds
