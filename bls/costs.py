@@ -195,7 +195,7 @@ class LoadCosts:
         return self._slot > 0
 
     @property
-    def is_prior(self) -> bool:
+    def can_be_prior(self) -> bool:
         """Whether another load may begin with these costs: several slots have ended."""
         return self._slot > PRIOR_SLOTS
 

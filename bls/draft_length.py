@@ -252,7 +252,7 @@ class DraftPlanner:
         with self._lock:
             plans = LoadPlans()
             for lower in range(number - 1, number - NEAR_LOAD - 1, -1):
-                if lower in self._plans and self._plans[lower].costs.is_prior:
+                if lower in self._plans and self._plans[lower].costs.can_be_prior:
                     plans.costs = self._plans[lower].costs.as_prior()
                     break
             return self._plans.setdefault(number, plans)
