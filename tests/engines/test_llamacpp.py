@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_harness import VOCAB, branch_call, prompt
+from engine_harness import VOCAB, branch_call, prompt, wrong
 from ggufs import write_gguf
 
 from tandem.engines.engine import SamplingParams
@@ -46,6 +46,43 @@ def test_logits_do_not_depend_on_drafts_threads_or_other_texts_in_a_long_context
     drafted = shared.call(ids, 9, drafts=alone.tokens[:8], **wanted)
     for result in (plain, drafted):
         assert np.array_equal(result.last.generation_logits, alone.last.generation_logits)
+
+
+def rounds(texts, answers, round_number):
+    """Yield each running text's next call: its tokens so far, and drafts that are partly wrong."""
+    for i, (ids, answer) in enumerate(zip(texts, answers, strict=True)):
+        done = 4 * (round_number - i)  # a new text arrives in each round
+        if 0 <= done < len(answer) - 1:
+            right = (round_number + i) % 5
+            drafts = [*answer[done : done + right], *wrong(answer[done + right : done + 4])]
+            yield i, done, [*ids, *answer[:done]], drafts
+
+
+def test_logits_do_not_depend_on_texts_that_run_at_the_same_time_or_ran_before(
+    make_llamacpp, monkeypatch
+):
+    wanted, size = {"return_generation_logits": True}, 41
+    texts = [prompt(seed, 30 + 7 * (seed % 5)) for seed in range(40)]
+    texts += [[*text[:20], *prompt(seed, 30)] for seed, text in enumerate(texts[20:], 40)]
+    alone = make_llamacpp()
+    plain = [alone.call(ids, size, **wanted) for ids in texts]
+    answers = [outcome.tokens for outcome in plain]
+    engine = make_llamacpp(max_seq_len=128, kv_cache_tokens=2048)
+    cache, moves = engine.engine._model.cache, []
+    compact = cache.compact
+    monkeypatch.setattr(cache, "compact", lambda: moves.append(compact()))
+    for number in range(len(texts) + 10):
+        running = [
+            (i, done, engine.start(ids, 5, drafts=drafts, request_id=f"{i}", **wanted))
+            for i, done, ids, drafts in rounds(texts, answers, number)
+        ]
+        for i, done, call in running:
+            outcome = call.wait()
+            end = done + len(outcome.tokens)
+            assert outcome.tokens == answers[i][done:end]
+            logits = plain[i].last.generation_logits[done:end]
+            assert np.array_equal(outcome.last.generation_logits[: end - done], logits), (i, done)
+    assert 2 < len(moves) < 12
 
 
 # Prints the cores of the main thread, and the cores of the threads that are bound to one each.
@@ -85,6 +122,35 @@ def test_branches_equal_plain_drafts_after_their_outcomes(engine):
         assert row == engine.tokens([*ids, *[5, 6][:accepted], token], 4)
 
 
+def test_texts_and_branches_can_move_within_the_cache_in_each_step(engine, make_llamacpp):
+    moving = make_llamacpp()
+    moves = 0
+    cache = moving.engine._model.cache
+
+    def move(_: int) -> None:
+        nonlocal moves
+        moves += 1
+        cache.compact()
+
+    cache.make_room = move
+    for ids in (prompt(1, 30), prompt(2, 20), [*prompt(1, 30)[:25], 9, 8, 7]):
+        asked = branch_call([5, 6], [3, 2, 1], [2, 5, 4])
+        for _ in range(2):
+            found, wanted = (each.call(ids, **asked).last.branches for each in (moving, engine))
+            assert np.array_equal(found.ids, wanted.ids)
+        assert moving.tokens(ids, 12) == engine.tokens(ids, 12)
+    assert moves > 40
+
+
+def test_dropped_tokens_hold_a_limited_number_of_cells(make_llamacpp):
+    """Attention passes over all cells up to the last one in use."""
+    engine, ids = make_llamacpp(), prompt(1, 30)
+    drafts = wrong(engine.tokens(ids, 8))
+    for _ in range(300):
+        engine.tokens(ids, 9, drafts=drafts)
+    assert engine.engine._model.cache._used < 1200
+
+
 def test_more_calls_than_fit_into_the_cache_wait_and_all_finish(make_llamacpp):
     small = make_llamacpp(kv_cache_tokens=256)
     prompts = [prompt(seed, 60) for seed in range(20)]
@@ -95,11 +161,12 @@ def test_more_calls_than_fit_into_the_cache_wait_and_all_finish(make_llamacpp):
 
 
 def test_a_new_text_replaces_the_oldest_if_llamacpp_has_no_sequence_left(
-    make_llamacpp, monkeypatch
+    engine, make_llamacpp, monkeypatch
 ):
     monkeypatch.setattr("tandem.engines.llamacpp.engine.SEQUENCES", 4)
-    engine = make_llamacpp(kv_cache_tokens=4096)
-    assert [len(engine.tokens([first, 9], 2)) for first in range(10, 20)] == [2] * 10
+    small = make_llamacpp(kv_cache_tokens=4096)
+    texts = [prompt(seed, 20) for seed in range(10)]
+    assert [small.tokens(ids, 5) for ids in texts] == [engine.tokens(ids, 5) for ids in texts]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ PACKAGE = "xllamacpp"
 VERSION = "2026.10.11549"
 F16, BF16 = 1, 30  # ggml_type
 FLASH_ATTENTION = 1  # llama_flash_attn_type
-CACHE_FULL = 1  # a result of llama_decode
 ERROR_LEVEL = 4  # ggml_log_level
 LogCallback = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 _errors: list[str] = []  # of llama.cpp, since a load began
@@ -132,9 +131,14 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # name -> types of result and argumen
     "llama_init_from_model": (c_void_p, c_void_p, ContextParams),
     "llama_free": (None, c_void_p),
     "llama_get_memory": (c_void_p, c_void_p),
+    "llama_memory_clear": (None, c_void_p, c_bool),
     "llama_memory_seq_rm": (c_bool, c_void_p, c_int32, c_int32, c_int32),
     "llama_memory_seq_cp": (None, c_void_p, c_int32, c_int32, c_int32, c_int32),
     "llama_memory_seq_pos_min": (c_int32, c_void_p, c_int32),
+    "llama_memory_seq_pos_max": (c_int32, c_void_p, c_int32),
+    "llama_state_seq_get_size": (c_size_t, c_void_p, c_int32),
+    "llama_state_seq_get_data": (c_size_t, c_void_p, c_void_p, c_size_t, c_int32),
+    "llama_state_seq_set_data": (c_size_t, c_void_p, c_void_p, c_size_t, c_int32),
     "llama_decode": (c_int32, c_void_p, Batch),
     "llama_get_logits": (ctypes.POINTER(c_float), c_void_p),
 }

@@ -1,12 +1,13 @@
 """The llamacpp engine: runs a GGUF file and its KV cache in llama.cpp, through its C API.
 
 A text is one of llama.cpp's sequences. Sequences share the cells of a common prefix. A token's
-logits don't depend on the other tokens of a step, so the draft of a single text can't change its
-output. This needs flash attention, and keys and values of different types: with equal types,
-llama.cpp's CPU backend splits a single token's attention among its threads, and computes 64 tokens
-or more in tiles, and each way adds in another order (ggml_compute_forward_flash_attn_ext_f16 in
-ggml-cpu/ops.cpp). The order of a text's cells matters too, and may differ from the order of its
-tokens: llama.cpp fills freed cells first, so a text may continue in the gaps that others left.
+logits depend on its text alone, so neither drafts nor other texts can change an output. This needs:
+
+- flash attention, and keys and values of different types: with equal types, llama.cpp's CPU backend
+  splits a single token's attention among its threads, and computes 64 tokens or more in tiles, and
+  each way adds in another order (ggml_compute_forward_flash_attn_ext_f16 in ggml-cpu/ops.cpp)
+- cells in the order of a text's tokens, because attention adds in the order of cells; see
+  `LlamaCppCache`
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from tandem.engines.stepping.kv_cache import (
 )
 
 SEQUENCES = 256  # llama.cpp's limit
+DROPPED = 0  # the sequence that holds the cells of dropped tokens
+MIN_DROPPED = 1024  # 1,000 more cells make a step about 2% slower
 CHECK_TOKENS = 5
 llama = api.open_library()
 log = logging.getLogger(__name__)
@@ -55,34 +58,76 @@ class BranchSequences(BranchKV):
 
     def __init__(self, cache: LlamaCppCache, source: int, leaves: Tokens) -> None:
         self._cache = cache
-        self.sequences = [cache.copy_of(source, int(leaf)) for leaf in leaves]
+        self.leaves: list[int] = leaves.tolist()
+        self.sequences = [cache.copy_of(source, leaf) for leaf in self.leaves]
 
     def keep(self, rows: list[int]) -> None:
         kept = [self.sequences[row] for row in rows]
         for sequence in set(self.sequences) - set(kept):
             self._cache.free(sequence)
         self.sequences = kept
+        self.leaves = [self.leaves[row] for row in rows]
 
 
 class LlamaCppCache(KVCache[SequenceEntry]):
     """The cells of llama.cpp's KV cache.
 
-    window: length of the model's sliding window in tokens; 0: none.
+    llama.cpp puts new tokens into the first free cells, which may lie before the other cells of the
+    same text. So no cell is freed alone: the sequence DROPPED takes over the cells of dropped
+    tokens. When there are too many of them, or no free cell is left, `compact` frees them all.
+
+    window: length of the model's sliding window in tokens; 0: none. llama.cpp also fills cells
+        outside of a window, so such a model's output may depend on other texts.
     """
 
     def __init__(self, context: Any, settings: LlamaCppSettings, window: int) -> None:
         super().__init__(settings.kv_cache_tokens, settings.kv_block_tokens)
+        self._context = context
         self._memory = llama.llama_get_memory(context)
         self._window = window
-        self._free = list(range(SEQUENCES))
+        self._cells = max(settings.kv_cache_tokens, SEQUENCES)
+        self._used = 0  # number of cells up to the last one that isn't free
+        self._free = list(range(DROPPED + 1, SEQUENCES))
         self._branches: dict[SequenceEntry, BranchSequences] = {}
 
+    def make_room(self, tokens: int) -> None:
+        """Make sure that the next step's tokens find free cells behind all others."""
+        full = self._used + tokens > self._cells
+        while full and self._num_tokens() > self._cells // 2 and self.drop_oldest():
+            pass
+        kept = self._num_tokens()
+        if full or self._used - kept > max(kept, MIN_DROPPED):
+            self.compact()
+        self._used += tokens
+
+    def compact(self) -> None:
+        """Move all texts to the first cells, in the order of their tokens."""
+        branches = [
+            (entry.sequence, sequence, leaf)
+            for entry, kv in self._branches.items()
+            for sequence, leaf in zip(kv.sequences, kv.leaves, strict=True)
+        ]
+        for entry in self._entries:
+            self.trim(entry)
+        for _, sequence, leaf in branches:  # only a branch's own tokens are copied
+            llama.llama_memory_seq_rm(self._memory, sequence, 0, leaf)
+        copies = [self._copy(entry.sequence) for entry in self._entries]
+        copies += [self._copy(sequence) for _, sequence, _ in branches]
+        llama.llama_memory_clear(self._memory, False)
+        for sequence, data in copies:
+            place = data.ctypes.data, data.size, sequence
+            if not llama.llama_state_seq_set_data(self._context, *place):
+                raise RuntimeError("llama.cpp can't move a text within its KV cache")
+        for source, sequence, leaf in branches:
+            llama.llama_memory_seq_cp(self._memory, source, sequence, 0, leaf)
+        self._used = self._num_tokens()
+
     def trim(self, entry: SequenceEntry) -> None:
-        """Drop the cells of rejected tokens."""
-        llama.llama_memory_seq_rm(self._memory, entry.sequence, entry.length, -1)
+        """Drop rejected tokens."""
+        self._drop_tokens(entry.sequence, entry.length)
 
     def free(self, sequence: int) -> None:
-        llama.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self._drop_tokens(sequence, 0)
         self._free.append(sequence)
 
     def copy_of(self, source: int, tokens: int) -> int:
@@ -152,6 +197,21 @@ class LlamaCppCache(KVCache[SequenceEntry]):
                 return None, 0
         return entry, shared
 
+    def _num_tokens(self) -> int:
+        branches = sum(len(kv.sequences) * kv.length for kv in self._branches.values())
+        return sum(entry.length for entry in self._entries) + branches
+
+    def _copy(self, sequence: int) -> tuple[int, NDArray[np.uint8]]:
+        size = llama.llama_state_seq_get_size(self._context, sequence)
+        data = np.empty(size, np.uint8)
+        llama.llama_state_seq_get_data(self._context, data.ctypes.data, size, sequence)
+        return sequence, data
+
+    def _drop_tokens(self, sequence: int, start: int) -> None:
+        if llama.llama_memory_seq_pos_max(self._memory, sequence) >= start:
+            llama.llama_memory_seq_cp(self._memory, sequence, DROPPED, start, -1)
+            llama.llama_memory_seq_rm(self._memory, sequence, start, -1)
+
     def _end_branches(self, entry: SequenceEntry) -> None:
         if branches := self._branches.pop(entry, None):
             branches.keep([])
@@ -213,10 +273,8 @@ class LlamaCppModel:
             batch.wanted[end - segment.rows : end] = 1
             rows += segment.rows
         batch.tokens[:end] = ids
-        result = llama.llama_decode(self._context, batch.of(end))
-        while result == api.CACHE_FULL and self.cache.drop_oldest():
-            result = llama.llama_decode(self._context, batch.of(end))
-        if result:
+        self.cache.make_room(end)
+        if result := llama.llama_decode(self._context, batch.of(end)):
             raise RuntimeError(f"llama.cpp's decode function returned {result}")
         if not rows:
             return np.empty((0, self.vocab_size), np.float32)
@@ -272,7 +330,7 @@ class LlamaCppModel:
         if not 0 < 3 * count <= settings.kv_cache_tokens:
             return
         ids = np.arange(count) * 7 % self.vocab_size
-        one, all_at_once, other = (SequenceEntry(sequence=number) for number in range(3))
+        one, all_at_once, other = (SequenceEntry(sequence=number) for number in (1, 2, 3))
         rows = []
         for i in range(count):
             rows.append(self.forward(ids[i : i + 1], [Segment(one, 1, 1)]).copy())
@@ -288,8 +346,7 @@ class LlamaCppModel:
                 "up to %.2g), so drafts may change an output where two tokens are nearly tied",
                 np.abs(alone - mixed).max(),
             )
-        for sequence in range(3):
-            llama.llama_memory_seq_rm(llama.llama_get_memory(self._context), sequence, -1, -1)
+        self.cache.compact()  # forgets these texts, which aren't the cache's own
 
 
 class LlamaCppEngine(SteppingEngine):
