@@ -58,16 +58,22 @@ def rounds(texts, answers, round_number):
             yield i, done, [*ids, *answer[:done]], drafts
 
 
+@pytest.mark.parametrize("window", [0, 32])
 def test_logits_do_not_depend_on_texts_that_run_at_the_same_time_or_ran_before(
-    make_llamacpp, monkeypatch
+    make_llamacpp, monkeypatch, tmp_path, window
 ):
+    architecture = "gemma2" if window else "llama"
+    write_gguf(
+        tmp_path / "model.gguf", seed=7, vocab=VOCAB, architecture=architecture, window=window
+    )
+    folder = str(tmp_path)
     wanted, size = {"return_generation_logits": True}, 41
     texts = [prompt(seed, 30 + 7 * (seed % 5)) for seed in range(40)]
     texts += [[*text[:20], *prompt(seed, 30)] for seed, text in enumerate(texts[20:], 40)]
-    alone = make_llamacpp()
+    alone = make_llamacpp(checkpoint=folder)
     plain = [alone.call(ids, size, **wanted) for ids in texts]
     answers = [outcome.tokens for outcome in plain]
-    engine = make_llamacpp(max_seq_len=128, kv_cache_tokens=2048)
+    engine = make_llamacpp(checkpoint=folder, max_seq_len=128, kv_cache_tokens=2048)
     cache, moves = engine.engine._model.cache, []
     compact = cache.compact
     monkeypatch.setattr(cache, "compact", lambda: moves.append(compact()))
@@ -185,7 +191,7 @@ def test_small_batches_and_small_caches_have_the_same_output(engine, make_llamac
 def test_a_prefix_of_a_text_longer_than_the_sliding_window_is_reused_only_if_it_is_complete(
     make_llamacpp, tmp_path
 ):
-    """llama.cpp gives cells that are outside a text's last window to other texts."""
+    """When the engine moves a text, llama.cpp copies only the last window."""
     write_gguf(tmp_path / "model.gguf", seed=7, vocab=VOCAB, architecture="gemma2", window=32)
     folder, wanted = str(tmp_path), {"return_generation_logits": True}
     busy = make_llamacpp(checkpoint=folder, kv_cache_tokens=1024)

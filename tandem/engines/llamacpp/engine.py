@@ -76,8 +76,7 @@ class LlamaCppCache(KVCache[SequenceEntry]):
     same text. So no cell is freed alone: the sequence DROPPED takes over the cells of dropped
     tokens. When there are too many of them, or no free cell is left, `compact` frees them all.
 
-    window: length of the model's sliding window in tokens; 0: none. llama.cpp also fills cells
-        outside of a window, so such a model's output may depend on other texts.
+    window: length of the model's sliding window in tokens; 0: none.
     """
 
     def __init__(self, context: Any, settings: LlamaCppSettings, window: int) -> None:
@@ -187,8 +186,7 @@ class LlamaCppCache(KVCache[SequenceEntry]):
     def _longest_prefix(self, tokens: Tokens, owner: Owner) -> tuple[SequenceEntry | None, int]:
         """Return the entry with the longest prefix, if it still has what the next token needs.
 
-        llama.cpp gives cells that are outside a text's last window to other texts. A shorter
-        prefix of that text would need some of them.
+        llama.cpp copies only the last window of a text. A shorter prefix would need more.
         """
         entry, shared = super()._longest_prefix(tokens, owner)
         if self._window and entry is not None and shared < entry.length:
