@@ -79,6 +79,9 @@ class Loop:
 
     def stop_ahead(self) -> None: ...
 
+    def reserve(self, num_output_tokens: int) -> bool:  # noqa: ARG002
+        return True
+
     def decode(
         self,
         window: TokenIds,  # noqa: ARG002

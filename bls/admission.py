@@ -2,13 +2,15 @@
 
 Between rounds, no engine call is in flight for a sequence, so its KV blocks can be evicted. With
 more running sequences than the target's cache holds, every round would need another prefill. So a
-sequence starts only if all running contexts fit at their full length. The queue is bounded, and in
+sequence reserves blocks for its prompt and the next OUTPUT_TOKENS, and more as it grows. If no
+blocks are free, or an older sequence waits for some, it gives its own back and waits, too. So the
+oldest sequence never waits for long, and no two wait for each other. The queue is bounded, and in
 order of turns. A turn is the time at which a sequence entered, plus ten seconds for each level of
 its priority, so even the least urgent sequence starts before any that enters much later.
 
 Blocks in the draft engine's cache are reserved separately, and no sequence waits for them. A
 sequence without draft blocks decodes with the target alone until enough blocks are free. A sequence
-that needs more blocks than the draft engine's cache holds never uses the draft model.
+that needs more blocks than the draft engine's cache holds doesn't use the draft model.
 
 Concurrent tokenizer calls are limited too. Waiting requests don't block a thread.
 """
@@ -17,20 +19,41 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 
+from tandem.bls.costs import MAX_PLAIN_TOKENS
 from tandem.bls.errors import BadRequest, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 
 NS_PER_LEVEL = 10_000_000_000  # of priority
+OUTPUT_TOKENS = 256  # reserved at a time: most chats are shorter
+
+
+def blocks_for(
+    request: Request, settings: LoopSettings, num_output_tokens: int = 0
+) -> tuple[int, int]:
+    """Return the blocks that a sequence needs to go on: the target's and the draft engine's.
+
+    They hold the prompt, the output up to a multiple of OUTPUT_TOKENS, and the longest draft. If
+    the engine drafts by itself, one call may decode the whole answer.
+    """
+    output = request.max_tokens
+    if not request.drafter_kind.in_engine:
+        next_end = num_output_tokens + MAX_PLAIN_TOKENS
+        output = min(output, (next_end // OUTPUT_TOKENS + 1) * OUTPUT_TOKENS)
+    tokens = len(request.prompt_ids) + output + request.longest_draft
+    draft = settings.draft if request.drafter_kind.samples_from_draft_model else None
+    draft_blocks = draft.kv_blocks_for(min(tokens, draft.max_seq_len)) if draft else 0
+    return settings.target.kv_blocks_for(tokens), draft_blocks
 
 
 class Reservation:
-    """The KV blocks that a sequence may need, and the function that starts it.
+    """The KV blocks that a sequence needs, and the function that starts it or lets it go on.
 
     A sequence that needs more blocks than the target's cache holds reserves the entire cache and
     runs by itself. has_draft_blocks: whether the sequence has reserved its blocks in the draft
@@ -50,15 +73,6 @@ class Reservation:
         self.priority = priority
         self.has_draft_blocks = False
         self.turn = 0
-
-    @classmethod
-    def for_request(cls, request: Request, settings: LoopSettings) -> Reservation:
-        """Reserve enough for the prompt, the longest output, and the longest draft."""
-        tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
-        draft = settings.draft if request.drafter_kind.samples_from_draft_model else None
-        draft_blocks = draft.kv_blocks_for(min(tokens, draft.max_seq_len)) if draft else 0
-        blocks = settings.target.kv_blocks_for(tokens)
-        return cls(blocks, draft_blocks, priority=request.priority)
 
 
 class Admission:
@@ -82,7 +96,7 @@ class Admission:
         self._blocks = 0
         self._draft_blocks = 0
         self._arriving = 0
-        self._running: dict[Reservation, None] = {}  # ordered by start time
+        self._running: dict[Reservation, None] = {}  # ordered by their last reservation
         self._queue: list[Reservation] = []  # in order of turns
         self._lock = threading.Lock()
 
@@ -123,13 +137,29 @@ class Admission:
             self._arriving += count
         return Arrivals(self, count)
 
-    def release(self, reservation: Reservation) -> None:
-        """Release the blocks of a running sequence."""
+    def extend(self, reservation: Reservation, blocks: int, draft_blocks: int) -> bool:
+        """Reserve more blocks for a running sequence. Return whether it may go on.
+
+        Otherwise it waits without any blocks, and ``Reservation.start`` is called again.
+        """
+        blocks = min(blocks, self._kv_blocks)
+        if blocks <= reservation.blocks:
+            return True
         with self._admit_on_exit():
-            del self._running[reservation]
-            self._blocks -= reservation.blocks
-            if reservation.has_draft_blocks:
-                self._draft_blocks -= reservation.draft_blocks
+            self._release(reservation)
+            reservation.blocks, reservation.draft_blocks = blocks, draft_blocks
+            is_next = not self._queue or reservation.turn < self._queue[0].turn
+            if may_go_on := is_next and blocks <= self._kv_blocks - self._blocks:
+                self._reserve(reservation)
+            else:
+                insort(self._queue, reservation, key=_turn)
+        return may_go_on
+
+    def release(self, reservation: Reservation) -> None:
+        """Release the blocks of a sequence, if it has any."""
+        with self._admit_on_exit():
+            if reservation in self._running:
+                self._release(reservation)
 
     def remove_waiting(self, reservation: Reservation) -> bool:
         """Remove a reservation from the queue. Return False if its sequence isn't waiting."""
@@ -151,7 +181,7 @@ class Admission:
                 raise self._too_many_prompts(len(reservations), limit)
             for reservation in reservations:
                 reservation.turn = time.monotonic_ns() + NS_PER_LEVEL * reservation.priority
-            queue = sorted([*self._queue, *reservations], key=lambda waiting: waiting.turn)
+            queue = sorted([*self._queue, *reservations], key=_turn)
             if len(queue) - self._number_to_start(queue) > self._max_waiting:
                 raise self._overload_error()
             self._queue = queue
@@ -173,9 +203,7 @@ class Admission:
                 self._try_reserve_draft_blocks(running)
             for _ in range(self._number_to_start(self._queue)):
                 reservation = self._queue.pop(0)
-                self._running[reservation] = None
-                self._blocks += reservation.blocks
-                self._try_reserve_draft_blocks(reservation)
+                self._reserve(reservation)
                 started.append(reservation)
         for reservation in started:
             reservation.start()
@@ -188,6 +216,18 @@ class Admission:
     def _number_to_start(self, queue: Sequence[Reservation]) -> int:
         """Return how many queued sequences may start now."""
         return _number_that_fit(queue, self._free_slots, self._kv_blocks - self._blocks)
+
+    def _reserve(self, reservation: Reservation) -> None:
+        self._running[reservation] = None
+        self._blocks += reservation.blocks
+        self._try_reserve_draft_blocks(reservation)
+
+    def _release(self, reservation: Reservation) -> None:
+        del self._running[reservation]
+        self._blocks -= reservation.blocks
+        if reservation.has_draft_blocks:
+            self._draft_blocks -= reservation.draft_blocks
+            reservation.has_draft_blocks = False
 
     def _try_reserve_draft_blocks(self, reservation: Reservation) -> None:
         """Reserve a running sequence's blocks in the draft's cache if enough are free."""
@@ -236,6 +276,10 @@ class Arrivals:
         with self._lock:
             ended, self._ended = self._ended, True
         return not ended
+
+
+def _turn(reservation: Reservation) -> int:
+    return reservation.turn
 
 
 def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:

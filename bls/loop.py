@@ -86,10 +86,13 @@ class Decoding:
         self._plain_tokens_due = 0  # tokens to decode before the drafter is called again
         self._reusable_tokens = 0
 
-    def run(self, ports: LoopPorts) -> None:
-        """Decode until the answer is complete."""
+    def run(self, ports: LoopPorts) -> bool:
+        """Decode until the answer is complete. Return whether it must wait for KV blocks first."""
         while self.finish_reason is None:
+            if not ports.reserve(self.sequence.num_output_tokens):
+                return True
             self.round(ports)
+        return False
 
     def draft_failed(self, error: EngineCallError) -> None:
         """Count the failure of a draft call. The next round decodes without that draft."""

@@ -284,6 +284,12 @@ class Engines(Protocol):
 class LoopPorts(Engines, Protocol):
     """All that the loop needs from outside: engines, the tokenizer and the client."""
 
+    def reserve(self, num_output_tokens: int) -> bool:
+        """Reserve KV blocks for the next round. Return whether it may begin.
+
+        Otherwise `Decoding.run` must return. When blocks are free, it is called again.
+        """
+
     def decode(
         self, window: TokenIds, context_length: int | None, *, wants_lengths: bool = False
     ) -> DecodedText:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tandem.bls.admission import Admission, Arrivals, Permit, Reservation
+from tandem.bls.admission import Admission, Arrivals, Permit, Reservation, blocks_for
 from tandem.bls.errors import (
     Abandoned,
     Cancelled,
@@ -117,6 +117,9 @@ class SequenceThread:
         else:
             self._end(overdue)
 
+    def reserve(self, num_output_tokens: int) -> bool:
+        return self._receiver.reserve(num_output_tokens)
+
     def call(self, call: EngineCall) -> EngineResult:
         self._called = call.engine
         try:
@@ -158,8 +161,8 @@ class SequenceThread:
         try:
             if failure is not None:
                 self._loop.draft_failed(failure)
-            if self._caller.interruption is None:
-                self._loop.run(self)
+            if self._caller.interruption is None and self._loop.run(self):
+                return  # its reservation starts it again
         except Abandoned:
             return
         except Interrupted:
@@ -211,7 +214,8 @@ class SequenceState:
         self._admission = admission
         self._timeline = Timeline(request.arrival_ns)
         self._outbox: Outbox | None = None  # of the thread that sends a stream
-        self.is_running = False  # whether a thread is decoding this sequence
+        self._settings = clients.settings
+        self.is_running = False  # whether this sequence has started but not ended
         self.reservation = reservation
         reservation.start = self._start
 
@@ -222,7 +226,13 @@ class SequenceState:
     def interrupt(self, reason: Failure) -> None:
         """Stop decoding, and leave the queue. If the sequence starts later, it ends immediately."""
         self._thread.interrupt(reason)
-        self._admission.remove_waiting(self.reservation)
+        if self._admission.remove_waiting(self.reservation) and self.is_running:
+            self._thread.start()
+
+    def reserve(self, num_output_tokens: int) -> bool:
+        """Reserve KV blocks for the next round. Otherwise wait for them, without a thread."""
+        blocks = blocks_for(self._decoding.request, self._settings, num_output_tokens)
+        return self._admission.extend(self.reservation, *blocks)
 
     def deliver(self, chunk: Chunk) -> None:
         """Append a chunk to the output.
@@ -308,7 +318,8 @@ class SequenceState:
             self._request.fail(error)
 
     def _start(self) -> None:
-        self._timeline.mark_scheduled()
+        if not self.is_running:
+            self._timeline.mark_scheduled()
         self.is_running = True
         self._thread.start()
 

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.admission import Admission, ConcurrencyLimiter, Permit, Reservation
+from tandem.bls.admission import (
+    Admission,
+    ConcurrencyLimiter,
+    Permit,
+    Reservation,
+    blocks_for,
+)
 from tandem.bls.ahead import AheadPlanner
 from tandem.bls.draft_length import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
@@ -297,7 +303,8 @@ class StreamEntry:
         matcher: GuideMatcher | None,
         prefix: str,
     ) -> SequenceState:
-        reservation = Reservation.for_request(request, self._settings)
+        blocks = blocks_for(request, self._settings)
+        reservation = Reservation(*blocks, priority=request.priority)
         context = DrafterContext(
             self._settings,
             SequenceDraftHealth(reservation, self._health),

@@ -77,6 +77,7 @@ VLLM_SPECULATIVE = replace(VLLM, verifies_drafts=False, drafts_itself=True, shar
 KIND = "engine"
 COMMON = {KIND, EXCLUDE_INPUT_IN_OUTPUT, FACTS}
 SECONDS_TO_ANSWER = 1.0
+PLACEMENT = "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"  # where OpenMP's threads run
 
 
 def load_engine(model_config: dict[str, Any], folder: Path) -> Engine | Forwarder:
@@ -147,11 +148,12 @@ def _openmp(threads: int, spins: int) -> Iterator[None]:
     as long, and on a busy machine all steps.
 
     threads: number of threads of the engine; 0: not known. spins: how often a waiting thread checks
-    whether it may continue before it sleeps. If it may move, it takes a core from others meanwhile.
+    whether it may continue before it sleeps. If it may move, or if the user has chosen its place,
+    it takes a core from others meanwhile.
     """
     cores = os.sched_getaffinity(0)
-    if threads == len(cores):
-        os.environ.setdefault("OMP_PROC_BIND", "true")
+    if threads == len(cores) and not any(map(os.environ.get, PLACEMENT)):
+        os.environ["OMP_PROC_BIND"] = "true"
         spins = 20_000  # as long as the gaps within a forward pass
     os.environ.setdefault("GOMP_SPINCOUNT", str(spins))
     yield

@@ -109,7 +109,7 @@ class ChatTokenizer:
         if self.template is None:
             raise ChatTemplateError(
                 f"the tokenizer in {self.folder} has no chat template; use /v1/completions, or "
-                "start the gateway with --chat-template FILE"
+                "start the server with --chat-template FILE"
             )
         marks = Marks()
         marked = [self._mark(dict(message), marks) for message in messages]

@@ -104,20 +104,35 @@ engine = load_engine(config, Path())
 threads = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
 bound = [core for cores in threads if len(cores) == 1 for core in cores]
 print(len(os.sched_getaffinity(0)), *bound)
+print(os.environ["GOMP_SPINCOUNT"])
 """
+
+
+def printed_cores(folder, threads, **variables):
+    """Return the lines that PRINT_CORES prints. variables: of the environment, for OpenMP."""
+    command = [sys.executable, "-c", PRINT_CORES, str(folder), str(threads)]
+    kept = {name: text for name, text in os.environ.items() if name != "OMP_PROC_BIND"}
+    run = subprocess.run(command, check=True, capture_output=True, text=True, env=kept | variables)
+    return run.stdout.splitlines()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="all threads share one core")
 @pytest.mark.parametrize("per_core", [True, False])
 def test_each_thread_stays_on_its_core_if_there_is_one_per_core(gguf_folder, per_core):
     cores = len(os.sched_getaffinity(0))
-    threads = 0 if per_core else cores + 1
-    command = [sys.executable, "-c", PRINT_CORES, str(gguf_folder), str(threads)]
-    variables = {name: text for name, text in os.environ.items() if name != "OMP_PROC_BIND"}
-    run = subprocess.run(command, check=True, capture_output=True, text=True, env=variables)
-    of_main, *bound = map(int, run.stdout.split())
+    line, _ = printed_cores(gguf_folder, 0 if per_core else cores + 1)
+    of_main, *bound = map(int, line.split())
     assert of_main == cores
     assert len(bound) == len(set(bound)) == (cores if per_core else 0)
+
+
+@pytest.mark.parametrize("name", ["OMP_PLACES", "GOMP_CPU_AFFINITY"])
+def test_threads_that_the_user_places_on_one_core_do_not_spin_against_each_other(gguf_folder, name):
+    """They would take forty times as long."""
+    core = min(os.sched_getaffinity(0))
+    place = {"OMP_PLACES": f"{{{core}}}", "GOMP_CPU_AFFINITY": str(core)}[name]
+    _, spins = printed_cores(gguf_folder, 0, **{name: place})
+    assert int(spins) == 300
 
 
 def test_branches_equal_plain_drafts_after_their_outcomes(engine):

@@ -1,5 +1,6 @@
 """Requests above the limits wait or are rejected."""
 
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
@@ -111,6 +112,48 @@ def start_of(server, prompt, length, **values):
     return int(last.number(FIRST_SCHEDULED_TIME_NS))
 
 
+LONG = 400  # tokens of an answer
+ROOM_FOR_LONG_ANSWERS = 3  # at their full length
+
+
+@pytest.fixture(scope="module")
+def crowded(fallible):
+    """A server whose KV cache holds three long answers, and the beginnings of six."""
+    engine = {"max_seq_len": 1024, "kv_cache_tokens": ROOM_FOR_LONG_ANSWERS * (LONG + 200)}
+    decoding = {"draft_len": 4, "draft_ahead": False}
+    with fallible(engine=engine, step_ms={"target": 10}, decoding=decoding) as server:
+        yield server
+
+
+def test_long_answers_start_together_and_wait_for_kv_blocks_as_they_grow(crowded):
+    count = 2 * ROOM_FOR_LONG_ANSWERS
+    expected = controls(crowded, PROMPTS[:count], max_tokens=LONG)
+    change = Change(crowded)
+    with Crowd(crowded, count) as crowd:
+        with crowded.faults.inject("target", "hold"):
+            asked = crowd.ask(PROMPTS[:count], max_tokens=LONG)
+            assert eventually(lambda: running(crowded) == count)
+        assert eventually(lambda: waiting(crowded) > 0)
+        answers = answers_of(asked)
+    assert wrong(answers, expected) == []
+    change.until_ended(count)
+    assert eventually(lambda: is_at_rest(crowded))
+
+
+def test_a_sequence_that_waits_for_kv_blocks_can_be_cancelled(crowded):
+    count = 2 * ROOM_FOR_LONG_ANSWERS
+    with ExitStack() as streams:
+        for prompt in PROMPTS[:count]:
+            values = {"max_tokens": LONG, "end_id": -1}
+            streams.enter_context(streaming(crowded, prompt, **values))
+        assert eventually(lambda: waiting(crowded) > 0)
+        with crowded.faults.inject("target", "hold"):  # so none of them ends by itself
+            streams.close()
+            assert eventually(lambda: waiting(crowded) == 0)
+    assert eventually(lambda: is_at_rest(crowded))
+    assert not ask(crowded, PROMPTS[0]).error
+
+
 # With 24 new tokens and 4 draft tokens, each prompt of PROMPTS needs 2 blocks of 32 tokens.
 SMALL_CACHE = {"engine": {"max_seq_len": 512, "kv_cache_tokens": RUNNING * 2 * 32}}
 LONG_QUEUE = 120
@@ -159,7 +202,7 @@ def test_queued_requests_get_correct_answers_with_little_recomputation(small):
 @pytest.mark.heavy
 @pytest.mark.parametrize("small", ["KV tokens"], indirect=True)
 def test_waiting_requests_start_in_order_of_arrival(small):
-    """A long request uses the whole KV cache."""
+    """A long request leaves no room for another one, and short ones don't overtake it."""
 
     def present():  # one scrape, because a waiting request may start between two scrapes
         gauges = ("tandem_requests_waiting", "tandem_requests_running")

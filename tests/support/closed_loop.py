@@ -302,6 +302,9 @@ class Stream(greenlet):
         self._number = number
         self._ahead: AheadCall | None = None
 
+    def reserve(self, _: int) -> bool:
+        return True
+
     def call(self, call: EngineCall) -> EngineResult:
         self._world.call(call, self._text, self.switch)
         result: EngineResult = self.parent.switch()

@@ -21,6 +21,9 @@ class Receiver:
         self.ends: list[Exception | None] = []
         self.done, self.end = threading.Event(), threading.Event()
 
+    def reserve(self, num_output_tokens: int) -> bool:
+        return num_output_tokens >= 0  # blocks are always free
+
     def deliver(self, chunk: Any) -> None:
         self.chunks.append(chunk)
         self.tokens += chunk.tokens.tolist()

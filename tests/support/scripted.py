@@ -325,6 +325,9 @@ class Ports:
         self._fates = cycle(ahead_fates)
         self.ahead: AheadCall | None = None  # the last call that drafts ahead
 
+    def reserve(self, num_output_tokens: int) -> bool:
+        return num_output_tokens >= 0  # blocks are always free
+
     def call(self, call: EngineCall) -> EngineResult:
         return next(self._engines[call.engine].answers(call))
 

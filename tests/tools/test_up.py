@@ -1,5 +1,6 @@
 """`tandem up` prints a correct summary and handles its options."""
 
+import argparse
 import errno
 import fcntl
 import json
@@ -22,6 +23,7 @@ from tandem.gateway import server as gateway_server
 from tandem.tools import cli as command
 from tandem.tools.benchmark import load_generator
 from tandem.tools.commands import up
+from tandem.tools.errors import TandemError
 from tandem.tools.folders import TemporaryFolder, create_log, keep_log, remove_leftovers
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.server import linked_repository
@@ -101,8 +103,11 @@ def test_the_example_in_the_greeting_has_the_right_port_and_model(own):
 
 def test_the_example_for_a_chat_model_is_a_chat(own):
     folder = own.tokenizer.folder
+    options = argparse.Namespace(chat_template=None)
     for expected in ("/v2/models/bls_stream/generate_stream", "/v1/chat/completions"):
-        greeting = up.greeting(SERVER, own, "http://127.0.0.1:4", key="$TANDEM_API_KEY")
+        chats = up._chats(own, options)
+        gateway, key = "http://127.0.0.1:4", "$TANDEM_API_KEY"
+        greeting = up.greeting(SERVER, own, gateway, chats=chats, key=key)
         last = greeting.splitlines()[-1]
         curl = shlex.split(last)
         assert curl[2].endswith(expected)
@@ -227,6 +232,7 @@ def test_a_second_ctrl_c_does_not_interrupt_the_cleanup(own, monkeypatch):
 
 KILLED = """
 import os, signal
+from tandem.tools.errors import TandemError
 from tandem.tools.folders import TemporaryFolder, create_log
 folder = TemporaryFolder()
 (folder.path / "models").mkdir()
@@ -350,3 +356,14 @@ def test_two_equal_ports_are_rejected(capsys, one, other):
     assert command.main(["up", f"--{one}-port", "7001", f"--{other}-port", "7001"]) == 2
     line = f"tandem: --{one}-port and --{other}-port must be different; got 7001\n"
     assert capsys.readouterr().err == line
+
+
+def test_a_broken_chat_template_is_an_error_before_models_load(own):
+    folder = own.tokenizer.folder
+    (folder / "chat_template.jinja").write_text("{% fox message in messages %}")
+    line = r"^can't read the chat template: .*'fox'.*; set --chat-template FILE, or --no-gateway$"
+    with pytest.raises(TandemError, match=line):
+        up._chats(own, argparse.Namespace(chat_template=None))
+    good = folder / "good.jinja"
+    good.write_text("{{ messages[0].content }}")
+    assert up._chats(own, argparse.Namespace(chat_template=good))

@@ -18,6 +18,7 @@ from tandem.tools.commands.gateway_options import (
     PORT,
     add_access,
     add_address,
+    add_chat_template,
     allowed_hosts,
     application,
     browser_url,
@@ -38,12 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="Folder of the target's tokenizer.",
     )
-    serves.add_argument(
-        "--chat-template",
-        type=nonempty_path,
-        metavar="FILE",
-        help="Chat template to use instead of the tokenizer's.",
-    )
+    add_chat_template(serves)
     listens = parser.add_argument_group("addresses (port 0 picks a free one)")
     add_address(listens)
     listens.add_argument(

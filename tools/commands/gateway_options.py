@@ -84,6 +84,15 @@ def traces_endpoint(text: str) -> str:
     return text
 
 
+def add_chat_template(parser: Options) -> None:
+    parser.add_argument(
+        "--chat-template",
+        type=nonempty_path,
+        metavar="FILE",
+        help="Chat template to use instead of the tokenizer's.",
+    )
+
+
 def add_access(parser: Options) -> None:
     """Add the options for who may use a gateway, and how."""
     parser.add_argument(

@@ -30,6 +30,7 @@ from tandem.tools.commands.gateway_options import (
     add_access,
     add_address,
     add_base_port,
+    add_chat_template,
     allowed_hosts,
     application,
     browser_url,
@@ -52,6 +53,7 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set if a browser c
 def add_options(parser: argparse.ArgumentParser) -> None:
     served = parser.add_argument_group("what to serve")
     add_deployment(served)
+    add_chat_template(served)
     served.add_argument(
         "--no-warm-up",
         action="store_true",
@@ -72,6 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     needs_gateway = {
+        "--chat-template": options.chat_template,
         "--open": options.open,
         "--open-objects": options.open_objects,
         "--otlp-traces-endpoint": options.otlp_traces_endpoint,
@@ -93,6 +96,7 @@ def run(options: argparse.Namespace) -> int:
         for number in gateway.values():
             bound = stack.enter_context(listening(options.address, number, "--gateway-port"))
             check_tracing(options)
+            _chats(deployment, options)  # a broken template is an error before a model is loaded
         try:
             with serving(deployment, ports, options.address) as server:
                 if not options.no_warm_up:
@@ -121,6 +125,7 @@ def _serve(
             settings = GatewaySettings(
                 server.grpc_url,
                 deployment.tokenizer.folder,
+                chat_template=options.chat_template,
                 **keys._asdict(),
                 allowed_origins=tuple(options.allow_origin),
                 allowed_hosts=allowed_hosts(options, bound),
@@ -130,7 +135,9 @@ def _serve(
             )
             stack.enter_context(gateway.serving(application(settings), bound))
             url = browser_url(bound)
-        print(greeting(server, deployment, url, key=key_for_shell(options)), flush=True)
+        chats = url is not None and _chats(deployment, options)
+        key = key_for_shell(options)
+        print(greeting(server, deployment, url, chats=chats, key=key), flush=True)
         if options.open and url:
             open_page(url)
         try:
@@ -167,11 +174,17 @@ def open_page(url: str) -> None:
 
 
 def greeting(
-    server: TritonServer, deployment: Deployment, gateway: str | None, *, key: str = ""
+    server: TritonServer,
+    deployment: Deployment,
+    gateway: str | None,
+    *,
+    chats: bool = False,
+    key: str = "",
 ) -> str:
     """Return a summary of the deployment, its addresses, and example commands.
 
-    gateway: the URL of the gateway, or None without one. key: see `key_for_shell`.
+    gateway: the URL of the gateway, or None without one. chats: whether it serves chats. key: see
+    `key_for_shell`.
     """
     entry = deployment.stream_entry.name
     # The demo's models generate only Python.
@@ -181,7 +194,7 @@ def greeting(
     generate = ["tandem", "generate", "--url", server.grpc_url, *model, prompt]
     stream = f"http://{server.http_url}/v2/models/{entry}/generate_stream"
     request: dict[str, Any] = {"text_input": prompt, "max_tokens": 64, "stream": True}
-    if gateway and _chats(deployment):
+    if chats:
         stream = f"{gateway}/v1/chat/completions -H 'content-type: application/json'"
         stream += f' -H "authorization: Bearer {key}"' if key else ""
         request = {"messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
@@ -208,10 +221,19 @@ def greeting(
     )
 
 
-def _chats(deployment: Deployment) -> bool:
-    from tandem.gateway.chat_template import load_chat_template  # noqa: PLC0415  an extra
+def _chats(deployment: Deployment, options: argparse.Namespace) -> bool:
+    """Return whether there is a chat template. Raises TandemError if it can't be read."""
+    from tandem.gateway.chat_template import (  # noqa: PLC0415  an extra
+        ChatTemplateError,
+        load_chat_template,
+    )
 
-    return load_chat_template(deployment.tokenizer.folder) is not None
+    try:
+        template = load_chat_template(deployment.tokenizer.folder, options.chat_template)
+    except ChatTemplateError as error:
+        line = " ".join(str(error).split())
+        raise TandemError(f"{line}; set --chat-template FILE, or --no-gateway") from error
+    return template is not None
 
 
 def _choices(deployment: Deployment) -> dict[str, str]:

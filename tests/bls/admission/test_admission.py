@@ -4,12 +4,11 @@ import time
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scripted import SETTINGS, ids, with_engines
 
-from tandem.bls.admission import (
-    Admission,
-    Reservation,
-)
+from tandem.bls.admission import Admission, Reservation, blocks_for
 from tandem.bls.errors import BadRequest, Overloaded
 from tandem.bls.request import Request
 
@@ -282,11 +281,112 @@ BLOCKS = with_engines(
     ],
 )
 def test_kv_blocks_are_reserved_per_engine(drafter, blocks):
-    reservation = Reservation.for_request(replace(REQUEST, drafter=drafter), BLOCKS)
-    assert (reservation.blocks, reservation.draft_blocks) == blocks
+    assert blocks_for(replace(REQUEST, drafter=drafter), BLOCKS) == blocks
 
 
 def test_draft_blocks_are_limited_by_the_max_seq_len_of_the_draft():
     settings = with_engines(BLOCKS, draft={"max_seq_len": 8})
     request = replace(REQUEST, drafter="draft_model")
-    assert Reservation.for_request(request, settings).draft_blocks == 1
+    assert blocks_for(request, settings) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("num_output_tokens", "output"),
+    [(0, 256), (223, 256), (224, 512), (479, 512), (480, 768), (760, 1000), (999, 1000)],
+)
+def test_a_long_output_reserves_its_blocks_as_it_grows(num_output_tokens, output):
+    """A round with the target alone emits up to 32 tokens."""
+    request = replace(REQUEST, max_tokens=1000, drafter="none")
+    settings = with_engines(BLOCKS, target={"kv_block_tokens": 1})
+    assert blocks_for(request, settings, num_output_tokens) == (5 + output, 0)
+
+
+def test_an_engine_that_drafts_by_itself_may_decode_a_whole_answer_in_one_call():
+    request = replace(REQUEST, max_tokens=1000, drafter="engine")
+    assert blocks_for(request, with_engines(BLOCKS, target={"kv_block_tokens": 1})) == (1005, 0)
+
+
+def test_a_growing_sequence_goes_on_if_blocks_are_free():
+    queue = Waiting(kv_blocks=8)
+    first = queue.add("a", 4)
+    assert queue.admission.extend(first, 4, 0)
+    assert queue.admission.extend(first, 8, 0)
+    assert queue.admission.kv_reserved == 1
+    assert queue.present == (1, 0)
+
+
+def test_a_growing_sequence_waits_without_blocks_if_none_are_free():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    first, second, _ = queue.add("a", 4), queue.add("b", 4), queue.add("c", 3)
+    assert not queue.admission.extend(first, 6, 0)
+    assert queue.present == (1, 2)
+    assert queue.admission.kv_reserved == 0.5
+    assert queue.started == ["a", "b"]  # c fits, but came later
+    queue.admission.release(second)
+    assert queue.started == ["a", "b", "a"]
+    assert queue.admission.kv_reserved == 6 / 8
+
+
+def test_a_growing_sequence_makes_way_for_an_older_one():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    old, young = queue.add("old", 4), queue.add("young", 3)
+    assert not queue.admission.extend(old, 6, 0)
+    assert queue.admission.extend(young, 3, 0)
+    assert not queue.admission.extend(young, 4, 0)  # fits, but the older sequence needs more
+    assert queue.started == ["old", "young", "old"]
+    assert queue.present == (1, 1)
+
+
+def test_a_growing_sequence_may_take_the_whole_cache_but_no_more():
+    queue = Waiting(kv_blocks=8)
+    first = queue.add("a", 4)
+    assert queue.admission.extend(first, 100, 0)
+    assert queue.admission.extend(first, 200, 0)
+    queue.admission.release(first)
+    assert queue.admission.kv_reserved == 0
+
+
+def test_a_growing_sequence_loses_its_draft_blocks_if_too_few_are_free():
+    queue = Waiting(max_running=9, draft_kv_blocks=4)
+    first, second = queue.add("a", 1, 2), queue.add("b", 1, 2)
+    assert queue.admission.extend(first, 2, 3)
+    assert [first.has_draft_blocks, second.has_draft_blocks] == [False, True]
+    queue.admission.release(second)
+    assert first.has_draft_blocks
+
+
+def test_a_growing_sequence_that_waits_can_be_withdrawn():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    first, second = queue.add("a", 4), queue.add("b", 4)
+    assert not queue.admission.extend(first, 5, 0)
+    assert queue.admission.remove_waiting(first)
+    queue.admission.release(first)  # as at the end of every sequence
+    queue.admission.release(second)
+    assert queue.present == (0, 0)
+    assert queue.admission.kv_reserved == 0
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 10), st.integers(0, 10)), min_size=1, max_size=12),
+    max_running=st.integers(1, 5),
+    data=st.data(),
+)
+def test_growing_sequences_all_end_and_never_need_more_blocks_than_there_are(
+    sizes, max_running, data
+):
+    total = 12
+    queue = Waiting(max_running=max_running, max_waiting=99, kv_blocks=total)
+    sequences = [queue.add(i, first) for i, (first, _) in enumerate(sizes)]
+    grows = {sequence: more for sequence, (_, more) in zip(sequences, sizes, strict=True)}
+    for _ in range(1000):
+        running = list(queue.admission._running)
+        assert sum(sequence.blocks for sequence in running) <= total
+        assert len(running) <= max_running
+        if not running:
+            break
+        sequence = data.draw(st.sampled_from(running))
+        if not grows[sequence]:
+            queue.admission.release(sequence)
+        elif queue.admission.extend(sequence, min(total, sequence.blocks + 1), 0):
+            grows[sequence] -= 1
+    assert queue.present == (0, 0)
