@@ -146,10 +146,11 @@ class Admission:
         if blocks <= reservation.blocks:
             return True
         with self._admit_on_exit():
+            free = self._kv_blocks - self._blocks
+            makes_way = any(w.turn < reservation.turn and w.blocks > free for w in self._queue[:1])
             self._release(reservation)
             reservation.blocks, reservation.draft_blocks = blocks, draft_blocks
-            is_next = not self._queue or reservation.turn < self._queue[0].turn
-            if may_go_on := is_next and blocks <= self._kv_blocks - self._blocks:
+            if may_go_on := not makes_way and blocks <= self._kv_blocks - self._blocks:
                 self._reserve(reservation)
             else:
                 insort(self._queue, reservation, key=_turn)

@@ -102,6 +102,10 @@ class SequenceThread:
         self._caller.interrupt(reason)
         self.stop_ahead()
 
+    @property
+    def is_interrupted(self) -> bool:
+        return self._caller.interruption is not None
+
     def check(self, now: float) -> None:
         """Abandon the current call if it is overdue."""
         if self._retry is not None:
@@ -162,6 +166,7 @@ class SequenceThread:
             if failure is not None:
                 self._loop.draft_failed(failure)
             if self._caller.interruption is None and self._loop.run(self):
+                self.stop_ahead()
                 return  # its reservation starts it again
         except Abandoned:
             return
@@ -232,7 +237,12 @@ class SequenceState:
     def reserve(self, num_output_tokens: int) -> bool:
         """Reserve KV blocks for the next round. Otherwise wait for them, without a thread."""
         blocks = blocks_for(self._decoding.request, self._settings, num_output_tokens)
-        return self._admission.extend(self.reservation, *blocks)
+        if self._admission.extend(self.reservation, *blocks):
+            return True
+        # An interruption that came before it queued didn't find it there.
+        if self._thread.is_interrupted and self._admission.remove_waiting(self.reservation):
+            raise Interrupted
+        return False
 
     def deliver(self, chunk: Chunk) -> None:
         """Append a chunk to the output.

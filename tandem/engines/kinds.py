@@ -148,11 +148,12 @@ def _openmp(threads: int, spins: int) -> Iterator[None]:
     as long, and on a busy machine all steps.
 
     threads: number of threads of the engine; 0: not known. spins: how often a waiting thread checks
-    whether it may continue before it sleeps. If it may move, or if the user has chosen its place,
-    it takes a core from others meanwhile.
+    whether it may continue before it sleeps. If it may move, it takes a core from others meanwhile.
     """
     cores = os.sched_getaffinity(0)
-    if threads == len(cores) and not any(map(os.environ.get, PLACEMENT)):
+    if any(map(os.environ.get, PLACEMENT)):
+        spins = 300  # the user may have placed all threads on one core
+    elif threads == len(cores):
         os.environ["OMP_PROC_BIND"] = "true"
         spins = 20_000  # as long as the gaps within a forward pass
     os.environ.setdefault("GOMP_SPINCOUNT", str(spins))

@@ -232,7 +232,8 @@ def _chats(deployment: Deployment, options: argparse.Namespace) -> bool:
         template = load_chat_template(deployment.tokenizer.folder, options.chat_template)
     except ChatTemplateError as error:
         line = " ".join(str(error).split())
-        raise TandemError(f"{line}; set --chat-template FILE, or --no-gateway") from error
+        hint = "" if options.chat_template else "; set --chat-template FILE, or --no-gateway"
+        raise TandemError(line + hint) from error
     return template is not None
 
 

@@ -145,9 +145,9 @@ def estimate_needs(
         plan: EnginePlan = getattr(deployment, role)
         if isinstance(section, LlamaCppDraft):  # weights stay as they are in the file
             file = section.checkpoint / GGUF_FILE
-            cached = kv_bytes_per_token(
-                read_checkpoint_config(section.checkpoint).get, KV_ITEM_BYTES
-            )
+            config = read_checkpoint_config(section.checkpoint)
+            # The engine copies texts to move them within its cache.
+            cached = 2 * kv_bytes_per_token(config.get, KV_ITEM_BYTES)
             needs[role] = Need(gguf_bytes(file), cached, plan.kv_cache_tokens, plan.max_seq_len)
             continue
         # A CPU computes in float32, a GPU in the checkpoint's type. A KV cache on a GPU takes

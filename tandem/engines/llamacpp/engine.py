@@ -40,7 +40,7 @@ from tandem.engines.stepping.kv_cache import (
 
 SEQUENCES = 256  # llama.cpp's limit
 DROPPED = 0  # the sequence that holds the cells of dropped tokens
-MIN_DROPPED = 1024  # 1,000 more cells make a step about 2% slower
+MAX_DROPPED = 1024  # in a step of 16 texts, 1,000 more cells take 3% more time
 CHECK_TOKENS = 5
 llama = api.open_library()
 log = logging.getLogger(__name__)
@@ -86,40 +86,63 @@ class LlamaCppCache(KVCache[SequenceEntry]):
         self._window = window
         self._cells = max(settings.kv_cache_tokens, SEQUENCES)
         self._used = 0  # number of cells up to the last one that isn't free
+        self._dropped = 0  # tokens whose cells DROPPED has, at most
         self._free = list(range(DROPPED + 1, SEQUENCES))
         self._branches: dict[SequenceEntry, BranchSequences] = {}
 
     def make_room(self, tokens: int) -> None:
         """Make sure that the next step's tokens find free cells behind all others."""
         full = self._used + tokens > self._cells
-        while full and self._num_tokens() > self._cells // 2 and self.drop_oldest():
+        room = self._cells - min(MAX_DROPPED, self._cells // 8)
+        while full and self._num_tokens() + tokens > room and self.drop_oldest():
             pass
-        kept = self._num_tokens()
-        if full or self._used - kept > max(kept, MIN_DROPPED):
+        if full or self._dropped > max(MAX_DROPPED, self._num_tokens() // 4):
             self.compact()
         self._used += tokens
 
     def compact(self) -> None:
         """Move all texts to the first cells, in the order of their tokens."""
-        branches = [
-            (entry.sequence, sequence, leaf)
-            for entry, kv in self._branches.items()
-            for sequence, leaf in zip(kv.sequences, kv.leaves, strict=True)
-        ]
-        for entry in self._entries:
+        try:
+            self._used = self._move_all()
+            self._dropped = 0
+        except BaseException:
+            llama.llama_memory_clear(self._memory, False)
+            for entry in self._entries:
+                entry.length = 0
+            self._used = self._dropped = 0
+            raise
+
+    def _move_all(self) -> int:
+        """Copy all texts, free all cells, and restore the texts. Return the cells in use.
+
+        A prefix that an earlier text also has is copied once. With a sliding window, that text may
+        lack the prefix's last window.
+        """
+        parts: list[tuple[int, int, int]] = []  # sequence, the one that has its prefix, its length
+        for number, entry in enumerate(self._entries):
             self.trim(entry)
-        for _, sequence, leaf in branches:  # only a branch's own tokens are copied
-            llama.llama_memory_seq_rm(self._memory, sequence, 0, leaf)
-        copies = [self._copy(entry.sequence) for entry in self._entries]
-        copies += [self._copy(sequence) for _, sequence, _ in branches]
+            others = [] if self._window else self._entries[:number]
+            before = [e for e in others if e.owner == entry.owner]
+            same = [e.shared_prefix(entry.tokens[: entry.length]) for e in before]
+            shared = max(same, default=0)
+            source = before[same.index(shared)].sequence if shared else entry.sequence
+            parts.append((entry.sequence, source, shared))
+        for entry, kv in self._branches.items():
+            leaves = zip(kv.sequences, kv.leaves, strict=True)
+            parts += [(sequence, entry.sequence, leaf) for sequence, leaf in leaves]
+        copies = []
+        for sequence, _, shared in parts:
+            if shared:
+                llama.llama_memory_seq_rm(self._memory, sequence, 0, shared)
+            copies.append(self._copy(sequence))
         llama.llama_memory_clear(self._memory, False)
-        for sequence, data in copies:
+        for (sequence, source, shared), data in zip(parts, copies, strict=True):
             place = data.ctypes.data, data.size, sequence
             if not llama.llama_state_seq_set_data(self._context, *place):
                 raise RuntimeError("llama.cpp can't move a text within its KV cache")
-        for source, sequence, leaf in branches:
-            llama.llama_memory_seq_cp(self._memory, source, sequence, 0, leaf)
-        self._used = self._num_tokens()
+            if shared:
+                llama.llama_memory_seq_cp(self._memory, source, sequence, 0, shared)
+        return self._num_tokens() - sum(shared for *_, shared in parts[: len(self._entries)])
 
     def trim(self, entry: SequenceEntry) -> None:
         """Drop rejected tokens."""
@@ -199,14 +222,18 @@ class LlamaCppCache(KVCache[SequenceEntry]):
         branches = sum(len(kv.sequences) * kv.length for kv in self._branches.values())
         return sum(entry.length for entry in self._entries) + branches
 
-    def _copy(self, sequence: int) -> tuple[int, NDArray[np.uint8]]:
+    def _copy(self, sequence: int) -> NDArray[np.uint8]:
         size = llama.llama_state_seq_get_size(self._context, sequence)
         data = np.empty(size, np.uint8)
-        llama.llama_state_seq_get_data(self._context, data.ctypes.data, size, sequence)
-        return sequence, data
+        place = data.ctypes.data, size, sequence
+        if llama.llama_state_seq_get_data(self._context, *place) != size:
+            raise RuntimeError("llama.cpp can't copy a text of its KV cache")
+        return data
 
     def _drop_tokens(self, sequence: int, start: int) -> None:
-        if llama.llama_memory_seq_pos_max(self._memory, sequence) >= start:
+        end = llama.llama_memory_seq_pos_max(self._memory, sequence) + 1
+        if end > start:
+            self._dropped += end - start
             llama.llama_memory_seq_cp(self._memory, sequence, DROPPED, start, -1)
             llama.llama_memory_seq_rm(self._memory, sequence, start, -1)
 

@@ -337,6 +337,14 @@ def test_a_growing_sequence_makes_way_for_an_older_one():
     assert queue.present == (1, 1)
 
 
+def test_a_growing_sequence_keeps_its_place_from_urgent_ones_that_wait_only_for_a_place():
+    queue = Waiting(max_running=1, kv_blocks=8)
+    running = queue.add("running", 2)
+    queue.add("urgent", 2, priority=-100)
+    assert queue.admission.extend(running, 4, 0)
+    assert queue.started == ["running"]
+
+
 def test_a_growing_sequence_may_take_the_whole_cache_but_no_more():
     queue = Waiting(kv_blocks=8)
     first = queue.add("a", 4)

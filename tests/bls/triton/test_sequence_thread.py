@@ -2,18 +2,21 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import triton_python_backend_utils as triton
+from live_triton import eventually
 from receivers import Panic, Receiver, Runs
 from scripted import SETTINGS, ids
 
+from tandem.bls.admission import Admission, Reservation
 from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.ports import EngineCall
 from tandem.bls.request import Request
 from tandem.bls.triton.engine_calls import STOP_INTERVAL, EngineClients
-from tandem.bls.triton.requests import SequenceThread
+from tandem.bls.triton.requests import SequenceState, SequenceThread
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
@@ -263,3 +266,54 @@ def test_drafting_ahead_continues_on_a_new_thread_after_a_timeout(engine):
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
     assert [answer.tokens.tolist() for answer in settled] == [[4]]
+
+
+class WaitingLoop:
+    """A loop that needs more KV blocks than are free. The test continues it before it asks."""
+
+    statistics = None
+
+    def __init__(self):
+        self.request = Request(prompt_ids=ids(1, 2, 3), max_tokens=1000)
+        self.arrived, self.let_go, self.waits = (threading.Event() for _ in range(3))
+
+    def run(self, ports):
+        self.arrived.set()
+        assert self.let_go.wait(PATIENCE)
+        waits = not ports.reserve(500)
+        self.waits.set()
+        return waits
+
+
+@pytest.mark.parametrize("interrupted_first", [True, False])
+def test_an_interrupted_sequence_does_not_wait_for_kv_blocks(engine, interrupted_first):
+    admission = Admission(max_running=2, max_waiting=2, kv_blocks=8)
+    loop, ended, failures = WaitingLoop(), threading.Event(), []
+    metrics = SimpleNamespace(count=lambda *_: ended.set())
+    request = SimpleNamespace(arrival_ns=0, fail=failures.append)
+    state = SequenceState(
+        0,
+        loop,
+        "",
+        request,
+        metrics=metrics,
+        admission=admission,
+        reservation=Reservation(4),
+        clients=EngineClients(SETTINGS),
+        decode=None,
+    )
+    for reservation in (Reservation(4), state.reservation):
+        admission.arrive(1).enter([reservation])
+    assert loop.arrived.wait(PATIENCE)
+    reason = Cancelled()
+    if interrupted_first:
+        state.interrupt(reason)
+    loop.let_go.set()
+    if not interrupted_first:
+        assert loop.waits.wait(PATIENCE)
+        assert (admission.running, admission.waiting) == (1, 1)
+        state.interrupt(reason)
+    assert ended.wait(PATIENCE)
+    assert eventually(lambda: failures == [reason])
+    assert (admission.running, admission.waiting) == (1, 0)
+    assert not state.is_running
