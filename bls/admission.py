@@ -4,15 +4,17 @@ Between rounds, no engine call is in flight for a sequence, so its KV blocks can
 more running sequences than the target's cache holds, every round would need another prefill. So a
 sequence reserves blocks for its prompt and the next OUTPUT_TOKENS, and more as it grows. If no
 blocks are free, or an older sequence waits for some, it gives its own back and waits, too. So the
-oldest sequence never waits for long, and no two wait for each other. The queue is bounded, and in
-order of turns. A turn is the time at which a sequence entered, plus ten seconds for each level of
-its priority, so even the least urgent sequence starts before any that enters much later.
+oldest sequence goes on first, and no two wait for each other. The queue of new sequences is
+bounded, and in order of turns. A turn is the time at which a sequence entered, plus ten seconds for
+each level of its priority, so even the least urgent sequence starts before any that enters much
+later.
 
 Blocks in the draft engine's cache are reserved separately, and no sequence waits for them. A
 sequence without draft blocks decodes with the target alone until enough blocks are free. A sequence
 that needs more blocks than the draft engine's cache holds doesn't use the draft model.
 
-Concurrent tokenizer calls are limited too. Waiting requests don't block a thread.
+Concurrent tokenizer calls are limited too. Waiting requests don't block a thread. Only a stream
+that has started keeps the thread that sends its chunks.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Number of sequences that have arrived but don't decode yet."""
+        """Number of sequences that wait to start or to go on."""
         return self._arriving + len(self._queue)
 
     @property
@@ -146,8 +148,9 @@ class Admission:
         if blocks <= reservation.blocks:
             return True
         with self._admit_on_exit():
-            free = self._kv_blocks - self._blocks
-            makes_way = any(w.turn < reservation.turn and w.blocks > free for w in self._queue[:1])
+            # An older sequence may also wait for a place among the running ones.
+            first, free = next(iter(self._queue), reservation), self._kv_blocks - self._blocks
+            makes_way = first.turn < reservation.turn and first.blocks > free
             self._release(reservation)
             reservation.blocks, reservation.draft_blocks = blocks, draft_blocks
             if may_go_on := not makes_way and blocks <= self._kv_blocks - self._blocks:

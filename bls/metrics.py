@@ -86,7 +86,7 @@ RECOMPUTED_TOKENS = METRICS.counter(
 
 REQUESTS_RUNNING = METRICS.gauge("tandem_requests_running", "Sequences that decode")
 REQUESTS_WAITING = METRICS.gauge(
-    "tandem_requests_waiting", "Sequences that have arrived but don't decode yet"
+    "tandem_requests_waiting", "Sequences that wait to start or to go on"
 )
 KV_RESERVED = METRICS.gauge(
     "tandem_kv_reserved_ratio",

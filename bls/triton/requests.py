@@ -235,7 +235,7 @@ class SequenceState:
             self._thread.start()
 
     def reserve(self, num_output_tokens: int) -> bool:
-        """Reserve KV blocks for the next round. Otherwise wait for them, without a thread."""
+        """Reserve KV blocks for the next round. If they aren't free, queue for them."""
         blocks = blocks_for(self._decoding.request, self._settings, num_output_tokens)
         if self._admission.extend(self.reservation, *blocks):
             return True
