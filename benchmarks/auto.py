@@ -241,14 +241,13 @@ def _measured(
 
 
 def _scenario(text: ProfileText, at_once: int, num_each: int) -> Scenario:
-    """Return the prompts of a turn.
+    """Return the prompts of a turn: ``num_each`` per concurrent request, if there are as many.
 
-    Emulated texts have ``num_each`` prompts per concurrent request, because with only a few texts
-    one fixed length could fit best by chance.
+    With only a few texts, one fixed choice could fit best by chance.
     """
     if text.kind is None:
         return scenarios_of_lengths([PROMPT_TOKENS], at_once * num_each)[0]
-    found = {scenario.name: scenario for scenario in scenarios_of_file(PROMPTS, num_each)}
+    found = {scenario.name: scenario for scenario in scenarios_of_file(PROMPTS, at_once * num_each)}
     return found[text.kind]
 
 
