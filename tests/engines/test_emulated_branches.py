@@ -67,15 +67,16 @@ def test_alternatives_are_distinct_and_not_banned():
 def test_each_concurrent_row_lengthens_a_step():
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0, branch_slope=0.1, batch_slope=0.01)
-    draft.start(prompt(1, 9), **branch_call([4, 5], 3, 6))  # 9 rows
-    draft.start(prompt(2, 9), 1)  # another call: the branches add 8 rows
+    draft.start(prompt(1, 9), **branch_call([4, 5], 3, 2))  # 9 rows
     timer.advance()
-    assert timer.now_ns() == pytest.approx(10 * (1 + 0.01 + 0.8) * MS)
+    assert timer.now_ns() == pytest.approx(10 * (1 + 0.8) * MS)
+    draft.start(prompt(2, 9), 2)  # another call, from the third step on
     timer.advance()
-    assert timer.now_ns() == pytest.approx(7 * 10 * (1 + 0.8) * MS)
-    draft.start(prompt(3, 9), 1)  # the only call
+    assert timer.now_ns() == pytest.approx(2 * 18 * MS)
     timer.advance()
-    assert timer.now_ns() == pytest.approx(126 * MS + 10 * MS)
+    assert timer.now_ns() == pytest.approx((2 * 18 + 10 * (1 + 0.01 + 0.8)) * MS)
+    timer.advance()  # the only call
+    assert timer.now_ns() == pytest.approx((2 * 18 + 18.1 + 10) * MS)
 
 
 @pytest.mark.parametrize(("passed_ms", "tokens"), [(5, 0), (15, 0), (25, 1), (49, 3), (69, 5)])
@@ -85,7 +86,7 @@ def test_a_stop_returns_the_branch_tokens_finished_so_far(passed_ms, tokens):
     whole = emulated(role="draft").call(prompt(1, 9), **branch_call([4, 5], 3, 6)).last.branches
     logits = {"return_generation_logits": True}
     pending = draft.start(prompt(1, 9), request_id="x", **logits, **branch_call([4, 5], 3, 6))
-    timer.pass_ns(passed_ms * MS)
+    timer.run_ns(passed_ms * MS)
     draft.engine.stop("x")
     outcome = pending.wait()
     assert timer.now_ns() == passed_ms * MS

@@ -69,11 +69,55 @@ def test_a_cached_context_takes_no_prefill_time():
     assert finish(timer, target.start(ids, 1)) == [30.0 + 10.0]
 
 
-def test_each_concurrent_call_lengthens_a_step_by_the_batch_slope():
+def test_concurrent_calls_share_steps_and_each_lengthens_them_by_the_batch_slope():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=10.0, batch_slope=0.1)
-    calls = [target.start(prompt(n, 9), 1) for n in range(3)]
-    assert finish(timer, *calls) == [10.0, 11.0, 12.0]
+    first = target.start(prompt(0, 9), 3)
+    timer.pass_ns(4 * MS)
+    others = [target.start(prompt(n, 9), new) for n, new in ((1, 1), (2, 3))]
+    # Steps of 1, 3, 2 and 1 calls: the others wait until the first step ends.
+    assert finish(timer, first, *others) == [10.0 + 12.0 + 11.0, 10.0 + 12.0, 33.0 + 10.0]
+
+
+def test_drafts_and_prefill_lengthen_the_step_for_all_its_calls():
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=10.0, verify_slope=0.05, prefill_ms_per_token=0.5)
+    first = target.start(prompt(1, 1), 3)
+    verified = [target.start(prompt(n, 5), 3, drafts=prompt(2, 2)) for n in (2, 3)]
+    second_step = 10.0 * (1 + 0.05 * 4) + 0.5 * 8  # two calls with 2 draft tokens, 4 of prefill
+    assert finish(timer, first, *verified) == [20.0 + second_step, *[10.0 + second_step] * 2]
+
+
+def test_a_call_that_arrived_during_a_step_does_not_join_an_earlier_one():
+    """Even if the machine is so busy that the step's end is noticed after the arrival."""
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=10.0)
+    first = target.start(prompt(0, 9), 2)
+    timer.pass_ns(13 * MS)
+    late = target.start(prompt(1, 9), 1)
+    timer.advance()  # at 13 ms, the step that ended at 10 ms
+    assert finish(timer, first, late) == [20.0, 30.0]
+
+
+def test_an_idle_engine_begins_at_the_arrival_of_a_call():
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=10.0)
+    assert finish(timer, target.start(prompt(0, 9), 1)) == [10.0]
+    timer.pass_ns(5 * MS)
+    outcome = target.start(prompt(1, 9), 1)
+    assert finish(timer, outcome) == [25.0]
+
+
+def test_the_first_scheduled_time_is_when_the_first_step_begins():
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=10.0)
+    target.start(prompt(0, 9), 2)
+    timer.pass_ns(4 * MS)
+    pending = target.start(prompt(1, 9), 1)
+    timer.run_ns(16 * MS)
+    usage = pending.next().usage
+    assert usage.first_scheduled_time_ns == 10 * MS
+    assert usage.first_token_time_ns == usage.last_token_time_ns == 20 * MS
 
 
 def test_a_stop_returns_the_tokens_finished_so_far():
@@ -81,7 +125,7 @@ def test_a_stop_returns_the_tokens_finished_so_far():
     target = emulated(timer, step_ms=10.0)
     whole = emulated().tokens(prompt(1, 9), 8)
     pending = target.start(prompt(1, 9), 8, request_id="x")
-    timer.pass_ns(35 * MS)
+    timer.run_ns(35 * MS)
     target.engine.stop("x")
     outcome = pending.wait()
     assert outcome.tokens == whole[:3]

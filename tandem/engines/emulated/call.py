@@ -35,13 +35,14 @@ from tandem.engines.errors import EngineError, RequestError
 class EmulatedCall:
     """A call's tokens, their times, and the answers prepared so far.
 
-    An answer is prepared before it is due. The owner must hold `lock` from reading `open` until the
-    answer is sent.
+    An answer is prepared before its steps begin. The owner must hold `lock` from reading `open`
+    until the answer is sent.
 
     Attributes:
         open: whether the final answer hasn't been sent yet.
         over: whether the prepared answer is the final one.
-        due_ns: when to send the prepared answer, in timer nanoseconds.
+        begin_ns: when the call arrived, in timer nanoseconds.
+        prefill_tokens: number of context tokens that the next step computes first.
         computed_tokens: number of tokens that went through the model for this call.
 
     """
@@ -55,16 +56,17 @@ class EmulatedCall:
         *,
         begin_ns: int,
     ) -> None:
-        """usage: cost of the context. begin_ns: start of the call, in timer nanoseconds.
+        """usage: cost of the context. begin_ns: when the call arrived, in timer nanoseconds.
 
-        `usage` has the start in system time. Both clocks are read once per call and never again, so
-        reported times follow the order of the steps even on a busy machine.
+        `usage` has the same instant in system time. Both clocks are read once per call and never
+        again, so reported times follow the order of the steps even on a busy machine.
         """
         self.request = request
         self.lock = threading.RLock()  # reentrant: the receiver of an answer may stop the call
         self.open = True
         self.over = False
-        self.due_ns = 0
+        self.begin_ns = begin_ns
+        self.prefill_tokens = usage.computed_tokens - 1  # the first step computes the last token
         self.computed_tokens = usage.computed_tokens
         self._respond = respond
         self._sampler = sampler
@@ -74,9 +76,9 @@ class EmulatedCall:
         self._unsent: list[Token] = []
         self._logits: Floats | None = None
         self._clocks_apart_ns = usage.first_scheduled_time_ns - begin_ns
-        self._begin_ns = begin_ns
-        self._steps = 0
-        self._step_ns = 0
+        self._scheduled = False
+        self._steps = 0  # of the prepared answer
+        self._ends_ns: list[int] = []  # ends of those steps so far
         self._accepted = 0
         self._first_token_ns = 0
         self._last_token_ns = 0
@@ -85,6 +87,11 @@ class EmulatedCall:
     def rows(self) -> int:
         """Number of tokens per step, not counting drafts to verify."""
         return 1
+
+    @property
+    def due(self) -> bool:
+        """Whether all steps of the prepared answer have ended."""
+        return len(self._ends_ns) == self._steps
 
     @property
     def cached_text(self) -> Ids:
@@ -96,6 +103,7 @@ class EmulatedCall:
 
     def prepare(self) -> None:
         """Choose the tokens of the next answer. Raises RequestError."""
+        self._ends_ns = []
         if len(self.request.draft_ids):
             emitted = self._sampler.verify()
             surplus = self._take(emitted)
@@ -113,33 +121,29 @@ class EmulatedCall:
         rows = [token.row for token in self._unsent if token.row]
         self._logits = dense(rows, self._sampler.vocab_size) if rows else None
 
-    def schedule(self, begin_ns: int, step_ns: int) -> None:
-        self._begin_ns, self._step_ns = begin_ns, step_ns
-        self.due_ns = begin_ns + self._steps * step_ns
+    def begin_step(self, begin_ns: int) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._usage = self._usage._replace(first_scheduled_time_ns=self._wall_ns(begin_ns))
 
-    def stop(self, now_ns: int) -> None:
-        """Make the prepared answer final, keeping only the tokens that are already due."""
-        if self._end_steps(now_ns):
+    def end_step(self, end_ns: int) -> None:
+        self.prefill_tokens = 0
+        self._ends_ns.append(end_ns)
+
+    def stop(self) -> None:
+        """Make the prepared answer final, keeping only the tokens of steps that have ended."""
+        if not self.due:
+            self._steps = len(self._ends_ns)
             del self._ids[len(self._ids) - len(self._unsent) + self._steps :]
             del self._unsent[self._steps :]
             self._accepted = 0
         self.over = True
 
-    def _end_steps(self, now_ns: int) -> bool:
-        """Drop the steps that haven't ended. Return whether there were any."""
-        missing_ns = max(0, self.due_ns - now_ns)
-        missing = -(-missing_ns // self._step_ns) if self._step_ns else 0  # round up
-        self._steps = max(0, self._steps - missing)
-        self.due_ns = min(self.due_ns, now_ns)
-        return missing > 0
-
     def answer(self, now_ns: int) -> None:
-        """Send the prepared answer. Its last token's time is `now_ns` or `due_ns`, if later."""
+        """Send the prepared answer. Its last token came at `now_ns`, or at the end of its step."""
         if self._unsent:
-            self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
-            self._first_token_ns = self._first_token_ns or self._wall_ns(
-                self._begin_ns + self._step_ns
-            )
+            self._last_token_ns = self._wall_ns(max(now_ns, self._ends_ns[-1]))
+            self._first_token_ns = self._first_token_ns or self._wall_ns(self._ends_ns[0])
         tokens, self._unsent = self._unsent, []
         log_probs = None
         if self.request.return_log_probs:
@@ -250,15 +254,17 @@ class EmulatedBranchingCall(EmulatedCall):
         self._steps = 1 + max((branch.steps for branch in self._branches), default=0)
         self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
 
-    def stop(self, now_ns: int) -> None:
-        """Keep only the tokens that the branches have at `now_ns`."""
+    def stop(self) -> None:
+        """Keep only the tokens that the branches have so far."""
         self._logits = None  # the caller wouldn't read them
-        if self._end_steps(now_ns):
+        if not self.due:
+            self._steps = len(self._ends_ns)
             self._branches = [branch.early(self._steps - 1) for branch in self._branches]
 
     def answer(self, now_ns: int) -> None:
-        self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
-        self._first_token_ns = self._wall_ns(self._begin_ns + min(self._steps, 2) * self._step_ns)
+        if self._ends_ns:
+            self._last_token_ns = self._wall_ns(max(now_ns, self._ends_ns[-1]))
+            self._first_token_ns = self._wall_ns(self._ends_ns[:2][-1])  # the first verifies
         branches = started_branches(self._branches)
         self._deliver(
             EngineResponse(

@@ -176,8 +176,9 @@ log = logging.getLogger(__name__)
 class EmulatedEngine:
     """Waits instead of computing; see `engines.engine.Engine`.
 
-    Calls overlap as with in-flight batching, but each call has its own steps. A call's time starts
-    at its arrival. A call that takes no time is answered within `submit`, in the caller's thread.
+    Calls share steps, as with in-flight batching: a call joins when the running step ends, or
+    begins at its arrival if the engine is idle. If steps take no time, a call is answered within
+    `submit`, in the caller's thread.
     """
 
     capabilities = EMULATED
@@ -189,8 +190,11 @@ class EmulatedEngine:
         self._language = Language(settings)
         self._target_language = Language(replace(settings, role="target"))
         self._cache = PrefixCache(settings.kv_cache_tokens, settings.kv_block_tokens)
-        self._calls: set[EmulatedCall] = set()
+        self._takes_time = settings.step_ms > 0 or settings.prefill_ms_per_token > 0
+        self._calls: dict[EmulatedCall, None] = {}  # in the order of their arrival
         self._lock = threading.Lock()
+        self._stepping = False
+        self._free_ns = 0  # end of the last step
         self._closing = False
         self.computed_tokens = 0
 
@@ -202,28 +206,24 @@ class EmulatedEngine:
         _check_emulated(request)
         check_kv_blocks(request, self._settings.kv_cache_tokens, self._settings.kv_block_tokens)
         call = self._admit(request, respond, begin_ns, wall_ns - age_ns)
+        call.prepare()
         with self._lock:
             if self._closing:
                 raise ClosingError
-            self._calls.add(call)
-        prefill_tokens = call.computed_tokens - 1  # the first step computes the last token
-        prefill_ns = round(prefill_tokens * self._settings.prefill_ms_per_token * MS)
-        try:
-            self._prepare(call, begin_ns + prefill_ns)
-        except Exception:
-            self._forget(call)
-            raise
-        if call.due_ns > self._timer.now_ns():
-            self._timer.at(call.due_ns, partial(self._serve, call))
-        else:
-            self._serve(call)
+            self._calls[call] = None
+            if self._takes_time:
+                if not self._stepping:
+                    self._begin_step()
+                return
+        while call.open:
+            self._end_step([call], begin_ns)
 
     def stop(self, request_id: str) -> None:
         for call in self._open_calls():
             if call.request.request_id == request_id:
                 with call.lock:
                     if call.open:
-                        call.stop(self._timer.now_ns())
+                        call.stop()
                         self._answer(call)
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class EmulatedEngine:
     ) -> EmulatedCall:
         """Return a new call.
 
-        begin_ns: start of the call in timer time. begin_wall_ns: the same instant in system time.
+        begin_ns: when it arrived, in timer time. begin_wall_ns: the same instant in system time.
         """
         settings, length = self._settings, len(request.input_ids)
         reused = self._cache.reuse(_salted(request.input_ids, request), length - 1)
@@ -258,38 +258,51 @@ class EmulatedEngine:
             request, respond, languages, usage, max_tokens=room, begin_ns=begin_ns
         )
 
-    def _prepare(self, call: EmulatedCall, begin_ns: int) -> None:
-        """Prepare the next answer. Its steps begin at `begin_ns`."""
-        call.prepare()
-        call.schedule(begin_ns, self._step_ns(call))
+    def _begin_step(self) -> None:
+        """Begin a step at the end of the last one, or when the next call arrives. Hold the lock."""
+        self._stepping = bool(self._calls)
+        if self._stepping:
+            begin_ns = max(self._free_ns, min(call.begin_ns for call in self._calls))
+            batch = [call for call in self._calls if call.begin_ns <= begin_ns]
+            for call in batch:
+                call.begin_step(begin_ns)
+            end_ns = begin_ns + self._step_ns(batch)
+            self._timer.at(end_ns, partial(self._run_step, batch, end_ns))
 
-    def _step_ns(self, call: EmulatedCall) -> int:
+    def _step_ns(self, batch: list[EmulatedCall]) -> int:
         settings = self._settings
-        step_ms = settings.step_ms * (1 + settings.verify_slope * len(call.request.draft_ids))
-        calls = self._open_calls()
-        others, more_rows = len(calls) - 1, sum(call.rows - 1 for call in calls)
-        step_ms *= 1 + settings.batch_slope * others + settings.branch_slope * more_rows
-        return round(step_ms * MS)
+        drafts = sum(len(call.request.draft_ids) for call in batch)
+        more_rows = sum(call.rows - 1 for call in batch)
+        slope = settings.verify_slope * drafts + settings.branch_slope * more_rows
+        slope += settings.batch_slope * (len(batch) - 1)
+        prefill_ms = settings.prefill_ms_per_token * sum(call.prefill_tokens for call in batch)
+        return round((settings.step_ms * (1 + slope) + prefill_ms) * MS)
 
-    def _serve(self, call: EmulatedCall) -> None:
-        """Send the answers that are due, then schedule the next one."""
-        with call.lock:
-            while call.open:
-                self._answer(call)
-                if call.open and self._prepare_next(call):
-                    self._timer.at(call.due_ns, partial(self._serve, call))
-                    return
+    def _run_step(self, batch: list[EmulatedCall], end_ns: int) -> None:
+        self._end_step(batch, end_ns)
+        with self._lock:
+            self._free_ns = end_ns
+            self._begin_step()
 
-    def _prepare_next(self, call: EmulatedCall) -> bool:
-        """Prepare the next answer. Return whether it is due later."""
-        try:
-            self._prepare(call, call.due_ns)
-        except RequestError as error:
-            self._fail(call, error)
-        except Exception as error:
-            log.exception("an engine step failed")
-            self._fail(call, EngineError(f"the engine failed: {type(error).__name__}"))
-        return call.open and call.due_ns > self._timer.now_ns()
+    def _end_step(self, batch: list[EmulatedCall], end_ns: int) -> None:
+        """Send the answers that are due, and prepare the next ones."""
+        for call in batch:
+            with call.lock:
+                if call.open:
+                    call.end_step(end_ns)
+                    if call.due:
+                        self._answer(call)
+                        self._prepare_next(call)
+
+    def _prepare_next(self, call: EmulatedCall) -> None:
+        if call.open:
+            try:
+                call.prepare()
+            except RequestError as error:
+                self._fail(call, error)
+            except Exception as error:
+                log.exception("an engine step failed")
+                self._fail(call, EngineError(f"the engine failed: {type(error).__name__}"))
 
     def _answer(self, call: EmulatedCall) -> None:
         """Send the prepared answer last, because its receiver may send the next call at once."""
@@ -309,7 +322,7 @@ class EmulatedEngine:
     def _forget(self, call: EmulatedCall) -> None:
         with self._lock:
             if call in self._calls:
-                self._calls.remove(call)
+                del self._calls[call]
                 self.computed_tokens += call.computed_tokens
 
     def _open_calls(self) -> list[EmulatedCall]:

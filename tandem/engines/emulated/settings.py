@@ -29,11 +29,10 @@ class EmulatedSettings:
         next F guesses with probability 1 - (F + 1)^-r; 0: never.
     mean_answer_len: mean number of tokens until `end_id`; 0: never.
     step_ms: duration of one step, which makes one new token.
-    verify_slope: a draft of k tokens makes the target's step 1 + verify_slope * k times as long.
-    batch_slope: each other running call makes a step longer by this fraction.
-    prefill_ms_per_token: time per token of a context that isn't cached.
-    branch_slope: each branch after the first one of a call makes the steps of all calls longer by
-        this fraction.
+    verify_slope: each draft token that a step verifies makes it longer by this fraction.
+    batch_slope: each call after the first one in a step makes it longer by this fraction.
+    branch_slope: each branch after the first one of a call makes a step longer by this fraction.
+    prefill_ms_per_token: time that a context token that isn't cached adds to a step.
     """
 
     role: Literal["draft", "target"]

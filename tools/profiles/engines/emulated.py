@@ -62,9 +62,9 @@ class EmulatedDraft(EngineSection):
     prefill_ms_per_token: NonNegativeFloat = EmulatedSettings.prefill_ms_per_token
     """Milliseconds per context token that isn't in the KV cache."""
     batch_slope: NonNegativeFloat = EmulatedSettings.batch_slope
-    """Relative slowdown of a call per other call that is running when it starts."""
+    """Relative slowdown of a step per call after the first one in it."""
     branch_slope: NonNegativeFloat = EmulatedSettings.branch_slope
-    """Relative slowdown of all steps per additional branch of a call."""
+    """Relative slowdown of a step per additional branch of a call."""
     vocab_size: PositiveInt | None = None
     """Width of the logits (default: the tokenizer's vocabulary)."""
     max_seq_len: PositiveInt = MAX_SEQ_LEN
@@ -135,7 +135,7 @@ class EmulatedTarget(EmulatedDraft):
 
     role = "target"
     verify_slope: NonNegativeFloat = EmulatedSettings.verify_slope
-    """Target only: verifying k draft tokens takes `step_ms` x (1 + slope x k)."""
+    """Target only: relative slowdown of a step per draft token that it verifies."""
     max_draft_len: NonNegativeInt = 16
     """Target only: maximum draft tokens per verification."""
 
