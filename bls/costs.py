@@ -51,6 +51,7 @@ class LinearCost:
 
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # means, central moments
+        self._slots_xx = self._slots_xy = 0.0  # moments of slots' averages
         self._engine_seconds = self._engine_size = 0.0
         # (steps, size of each, seconds of each), the last ones of the current slot
         self._slot: deque[tuple[int, float, float]] = deque(maxlen=MOST_STEPS)
@@ -111,8 +112,13 @@ class LinearCost:
         count = sum(steps for steps, *_ in slot)
         weight = min(1.0, sum(steps * seconds for steps, _, seconds in slot) / capacity)
         self._decay(1 - weight * (1 - SLOT_MEMORY))
+        mean_size = sum(steps * size for steps, size, _ in slot) / count
+        mean_seconds = delay + sum(steps * seconds for steps, _, seconds in slot) / count
+        deviation = mean_size - self._x if self._weight else 0.0
         for steps, size, seconds in slot:
             self._learn(size, seconds + delay, weight * steps / count)
+        self._slots_xx += weight * deviation * (mean_size - self._x)
+        self._slots_xy += weight * deviation * (mean_seconds - self._y)
 
     def record(self, size: float, seconds: float, weight: float, *, engine: float = 0.0) -> None:
         """Learn from one step.
@@ -137,6 +143,8 @@ class LinearCost:
         self._weight *= keep
         self._xx *= keep
         self._xy *= keep
+        self._slots_xx *= keep
+        self._slots_xy *= keep
         self._engine_seconds *= keep
         self._engine_size *= keep
 
@@ -151,11 +159,14 @@ class LinearCost:
     def coefficients(self) -> tuple[float, float]:
         """Return ``fixed`` and ``each``, both at least 0.
 
-        The prior of ``each`` comes from the engine's clock. It adds 1 to the sum of squared
-        deviations of the sizes.
+        In an engine whose calls share steps, a long draft delays the other calls as much as its
+        own. Only a comparison of slots shows that, so it outweighs the comparison of steps. The
+        prior of ``each`` comes from the engine's clock. It adds 1 to the sum of squared deviations
+        of the sizes.
         """
         expected = self._engine_seconds / max(1e-9, self._engine_size)
-        each = max(0.0, (self._xy + expected) / (self._xx + 1.0))
+        each = (self._xy + expected) / (self._xx + 1.0)
+        each = max(0.0, (self._slots_xy + each) / (self._slots_xx + 1.0))
         if self._x > 0:
             each = min(each, 0.98 * self._y / self._x)
         return self._y - each * self._x, each

@@ -34,7 +34,6 @@ CORES = PairTimes(
     draft=0.004,
     verify_slope=0.1,
     batch_slope=0.155,
-    token_slope=0.13,
     hop=0.8e-3,
     processor=0.6e-3,
 )
@@ -143,7 +142,9 @@ CELLS |= {
         (2, 4, 8),
         options=options(stops_when_unsure=False),
     ),
-    "tokens-cost-16": Cell(replace(LARGE, token_slope=0.005), EVEN, 16, (2, 4)),
+    "full-steps-64": Cell(replace(LARGE, batch_slope=0.005), EVEN, 64, (2, 4, 8)),
+    "two-state-64": Cell(replace(LARGE, batch_slope=0.005), TWO_STATE, 64, (2, 4, 8)),
+    "tokens-cost-16": Cell(replace(LARGE, verify_slope=0.02), EVEN, 16, (2, 4)),
 }
 
 
@@ -157,7 +158,13 @@ LIGHT = {
     *("hybrid-large-0.6-edits", "hybrid-large-0.6-new"),
 }
 # No fixed length suits both easy and hard text. Minimum speedup over the best one, by cell:
-GAINS = {"two-state-1": 1.06, "mixed-2": 1.15, "mixed-unrated-2": 1.17, "mixed-unrated-16": 1.1}
+GAINS = {
+    "two-state-1": 1.06,
+    "two-state-64": 1.1,
+    "mixed-2": 1.15,
+    "mixed-unrated-2": 1.17,
+    "mixed-unrated-16": 1.1,
+}
 LOSES_AT_MOST = 0.95
 
 
@@ -179,7 +186,8 @@ def test_auto_is_never_much_slower_than_the_best_fixed_length(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["two-state-1", "mixed-2", *first_of("mixed-unrated-2", "mixed-unrated-16")]
+    "name",
+    ["two-state-1", "mixed-2", *first_of("mixed-unrated-2", "mixed-unrated-16", "two-state-64")],
 )
 def test_auto_beats_every_fixed_length_if_texts_differ(name):
     assert over_best(CELLS[name]) > GAINS[name]
@@ -220,9 +228,9 @@ BURST = replace(LARGE, batch_slope=0.03)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("copy_len", "least"), [(3, 0.9), (20, 0.99)])  # mostly wrong, right
+@pytest.mark.parametrize(("copy_len", "least"), [(3, 0.9), (20, 0.93)])  # mostly wrong, right
 def test_hybrid_is_fast_in_its_first_twenty_seconds_on_two_busy_cores(copy_len, least):
-    pair = replace(CORES, processor=1.2e-3, batched=True)
+    pair = replace(CORES, processor=1.2e-3)
     phases = [Phase(16, 20, (AcceptanceModel((0.85,), copy_len=copy_len),))]
     choices = [("hybrid", AUTO), ("draft_model", 0), ("draft_model", 4), ("hybrid", 4)]
     ratios = []
@@ -329,11 +337,12 @@ def ahead_and_in_turns(streams, **options):
     ]
 
 
-GAINS_AHEAD = {1: 1.33, 4: 1.2, 20: 0.99}
+# With two sequences or more, one drafts while the target verifies another.
+GAINS_AHEAD = {1: 1.33, 4: 0.99, 20: 0.99}
 
 
 @pytest.mark.parametrize("streams", first_of(*GAINS_AHEAD))
-def test_drafting_ahead_speeds_up_few_streams_and_slows_down_none(streams):
+def test_drafting_ahead_speeds_up_one_stream_and_slows_down_none(streams):
     ahead, in_turns = ahead_and_in_turns(streams)
     assert ahead.tokens_per_second > GAINS_AHEAD[streams] * in_turns.tokens_per_second
     assert ahead.hits > 0.7 * ahead.rounds or streams > 1

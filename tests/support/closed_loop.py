@@ -4,7 +4,8 @@ Each stream sends its next request as soon as the previous one is answered. The 
 drafters and their controllers are the real ones. Engines, messages and the clock are modeled:
 
 - A call takes one step per token that it decodes. A verification takes one step, which grows with
-  the draft. Every concurrent call of the same engine makes a step longer by ``batch_slope``.
+  the draft. All calls of an engine share its steps: a call waits until the running step ends. Every
+  call after the first makes a step longer by ``batch_slope``.
 - A draft call that drafts ahead computes all its branches in parallel.
 - Each call needs the loop's processor before and after the engine. All streams share this
   processor and use it in the order of their calls. On a small machine with many streams, most of
@@ -78,22 +79,18 @@ SETTINGS = LoopSettings(
 class PairTimes:
     """Timing of two engines and of the loop.
 
-    target, draft: seconds per step. verify_slope: relative slowdown of a target step per draft
-    token. batch_slope, token_slope, branch_slope: relative slowdown of a step per concurrent call,
-    per draft token that other calls verify, and per branch after the first. hop: message time per
-    call, in seconds. processor: time of the loop's processor per call, in seconds. batched: whether
-    a call waits for the running step to end if the engine is serving others.
+    target, draft: seconds per step. verify_slope, batch_slope, branch_slope: relative slowdown of a
+    step per draft token, per call after the first, and per branch after the first. hop: message
+    time per call, in seconds. processor: time of the loop's processor per call, in seconds.
     """
 
     target: float
     draft: float
     verify_slope: float = 0.005
     batch_slope: float = 0.0
-    token_slope: float = 0.0
     branch_slope: float = 0.003
     hop: float = 0.6e-3
     processor: float = 0.2e-3
-    batched: bool = False
 
 
 class AcceptanceModel(NamedTuple):
@@ -208,41 +205,55 @@ class Clock:
         action()
 
 
+@dataclass(eq=False)
+class SimulatedCall:
+    """A call of a `SimulatedEngine`. slope: how much longer it makes each of its steps."""
+
+    steps_left: int
+    slope: float
+    began: float
+    then: Callable[[float], None]
+
+
 class SimulatedEngine:
-    """An engine that serves calls in parallel. A call's duration is fixed when it begins."""
+    """An engine whose steps serve all calls together. A call joins when the running step ends."""
 
     def __init__(self, clock: Clock, step: float, pair: PairTimes) -> None:
         self.step = step
         self._clock = clock
         self._pair = pair
-        self._under_way = self._verifying = 0  # numbers of running calls and of their draft tokens
+        self._calls: list[SimulatedCall] = []
+        self._runs = False  # whether a step is under way
 
-    def serve(
-        self, steps: float, draft_tokens: int, then: Callable[[float], None]
-    ) -> Callable[[], None]:
+    def serve(self, steps: int, slope: float, then: Callable[[float], None]) -> Callable[[], None]:
         """Serve a call, then call ``then`` with its duration in seconds.
 
         Returns a function that ends the call early.
         """
-        began = self._clock.now
-        step = self.step * (1 + self._pair.batch_slope * self._under_way)
-        wait = -began % step if self._pair.batched and self._under_way else 0.0
-        steps *= 1 + self._pair.batch_slope * self._under_way
-        whole = self.step * (steps + self._pair.token_slope * self._verifying)
-        self._under_way += 1
-        self._verifying += draft_tokens
-        ended = False
+        call = SimulatedCall(steps, slope, self._clock.now, then)
+        self._calls.append(call)
+        if not self._runs:
+            self._begin_step()
+        return lambda: self._end(call)
 
-        def end(seconds: float) -> None:
-            nonlocal ended
-            if not ended:
-                ended = True
-                self._under_way -= 1
-                self._verifying -= draft_tokens
-                then(seconds)
+    def _begin_step(self) -> None:
+        batch = list(self._calls)
+        self._runs = bool(batch)
+        if batch:
+            slope = self._pair.batch_slope * (len(batch) - 1) + sum(call.slope for call in batch)
+            self._clock.after(self.step * (1 + slope), partial(self._end_step, batch))
 
-        self._clock.after(wait + whole, lambda: end(wait + whole))
-        return lambda: end(self._clock.now - began)
+    def _end_step(self, batch: list[SimulatedCall]) -> None:
+        for call in batch:
+            call.steps_left -= 1
+            if call.steps_left <= 0:
+                self._end(call)
+        self._begin_step()
+
+    def _end(self, call: SimulatedCall) -> None:
+        if call in self._calls:
+            self._calls.remove(call)
+            call.then(self._clock.now - call.began)
 
 
 class Processor:
@@ -486,14 +497,15 @@ class World:
     ) -> None:
         """Serve an engine call in virtual time."""
         began, half = self.clock.now, self._pair.processor / 2
-        answer, steps = self._answer(call, text)
+        answer, steps, slope = self._answer(call, text)
 
         def arrived() -> None:
-            stopped = ahead is not None and ahead.stopped
-            verified = 0 if call.branching else len(call.draft)
-            stop = self._engines[call.engine].serve(0 if stopped else steps, verified, served)
-            if ahead is not None:
-                ahead.stop = stop
+            if ahead is not None and ahead.stopped:
+                served(0.0)
+            else:
+                stop = self._engines[call.engine].serve(steps, slope, served)
+                if ahead is not None:
+                    ahead.stop = stop
 
         def served(seconds: float) -> None:
             stopped = ahead is not None and ahead.stopped
@@ -506,27 +518,28 @@ class World:
 
         self._processor.work(half, lambda: self.clock.after(self._pair.hop / 2, arrived))
 
-    def _answer(self, call: EngineCall, text: SimulatedText) -> tuple[EngineResult, float]:
-        """Return an engine's answer without timestamps, and the duration of the call in steps."""
+    def _answer(self, call: EngineCall, text: SimulatedText) -> tuple[EngineResult, int, float]:
+        """Return an engine's answer without times, its steps, and how much longer it makes them."""
         at = len(call.context) - len(text.prompt)
         drafted = len(call.draft)
         wrong = call.draft.tokens != text.answer[at : at + drafted]
         accepted = int(wrong.argmax()) if wrong.any() else drafted
         if call.branching is not None:
             branches = _branches(call.branching, text, at, accepted)
-            steps: float = 1 + max(call.branching.lengths)
-            steps *= 1 + self._pair.branch_slope * max(drafted, len(branches) - 1)
-            return EngineResult(np.empty(0, np.int32), branches=branches), steps
+            slope = self._pair.branch_slope * max(drafted, len(branches) - 1)
+            result = EngineResult(np.empty(0, np.int32), branches=branches)
+            return result, 1 + max(call.branching.lengths), slope
         if call.engine == "draft":
             log_probs = text.log_probs[at : at + call.max_new_tokens]
             unsure = np.exp(np.cumsum(log_probs)) < call.stop_probability
             count = int(unsure.argmax()) + 1 if unsure.any() else len(log_probs)
             returned = log_probs[:count] if call.wants_log_probs else None
-            return EngineResult(text.guesses[at : at + count], log_probs=returned), count
+            return EngineResult(text.guesses[at : at + count], log_probs=returned), count, 0.0
         if not drafted:
-            return EngineResult(text.answer[at : at + call.max_new_tokens]), call.max_new_tokens
-        steps = 1 + self._pair.verify_slope * drafted
-        return EngineResult(text.answer[at : at + accepted + 1]), steps
+            answer = EngineResult(text.answer[at : at + call.max_new_tokens])
+            return answer, call.max_new_tokens, 0.0
+        result = EngineResult(text.answer[at : at + accepted + 1])
+        return result, 1, self._pair.verify_slope * drafted
 
 
 def _branches(

@@ -144,6 +144,21 @@ def test_plain_calls_before_the_first_draft_take_little_memory():
     assert cost.num_added < 50_000
 
 
+def test_a_draft_token_costs_what_it_adds_to_a_shared_step():
+    """A step verifies the drafts of all sequences, so a short draft takes as long as a long one."""
+    cost, random = LinearCost(), np.random.default_rng(0)
+    for slot in range(40):
+        longest = 8 if slot % 4 == 0 else 2
+        for _ in range(10):
+            sizes = random.integers(1, longest, 16, endpoint=True)
+            for size in sizes.tolist():
+                cost.add(size, 0.02 + 0.01 * sizes.mean())
+        cost.end_slot(16 * 0.25)
+    fixed, each = cost.coefficients()
+    assert each == pytest.approx(0.01, rel=0.1)
+    assert fixed == pytest.approx(0.02, rel=0.1)
+
+
 def test_experiments_without_drafts_take_less_than_5_percent_of_the_time():
     world, alone = World(stops_when_unsure=False), []
     length = AutoLength(world.statistics)
