@@ -114,7 +114,7 @@ BASELINE = DrafterKind(
 
 # By name. A deployment prefers the first drafter that its engines support.
 DRAFTERS: dict[DrafterName, DrafterKind] = {
-    kind.name: kind for kind in (DRAFT_MODEL, PROMPT_LOOKUP, HYBRID, ENGINE, BASELINE)
+    kind.name: kind for kind in (HYBRID, DRAFT_MODEL, PROMPT_LOOKUP, ENGINE, BASELINE)
 }
 BUILT_IN = frozenset(DRAFTERS)
 # Sources that prompt lookup copies from, besides the request's own text. They aren't drafters that

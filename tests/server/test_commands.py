@@ -192,7 +192,7 @@ def test_bench_names_what_the_server_lacks(emulated, capsys):
     assert run("bench", emulated, *FEWEST, "--model", "bls", "--drafter", "prompt_lookup") == 0
     assert "no latencies: 'bls' doesn't stream" in capsys.readouterr().err
     assert rejected(capsys, "bench", "--url", url, *FEWEST, "--drafter", "oracle") == (
-        "--drafter must be one of draft_model, prompt_lookup, hybrid, repeat, faulty, none for "
+        "--drafter must be one of hybrid, draft_model, prompt_lookup, repeat, faulty, none for "
         f"{url}; got oracle"
     )
     arguments = ("--drafter", "draft_model", "--num-draft-tokens", "99")

@@ -13,7 +13,7 @@ def test_defaults_are_read_from_the_checkpoints(folder):
     assert settings.target.max_seq_len == 1024
     assert settings.target.kv_cache_tokens == 16 * 1024
     assert settings.end_ids == (0,)
-    assert settings.drafter == "draft_model"
+    assert settings.drafter == "hybrid"
     assert settings.draft.model == "draft"
 
 

@@ -19,7 +19,7 @@ def test_every_emulated_profile_can_be_deployed(path):
     planned = deployment.load(path)
     assert planned.profile.name == path.stem
     assert planned.target.parameters["engine"] == "emulated"
-    assert planned.drafters[0] == "draft_model"
+    assert planned.drafters[0] == "hybrid"
     assert planned.target.max_draft_len == 32
 
 

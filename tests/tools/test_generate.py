@@ -70,8 +70,8 @@ def test_the_error_names_an_invalid_option(arguments, status, message, capsys):
             "--stop and --bad: 9 bytes in total; the limit is 8",
         ),
         (
-            "input 'lookup_pool' requires 'drafter' to be prompt_lookup or hybrid",
-            "--lookup-pool requires --drafter to be prompt_lookup or hybrid",
+            "input 'lookup_pool' requires 'drafter' to be hybrid or prompt_lookup",
+            "--lookup-pool requires --drafter to be hybrid or prompt_lookup",
         ),
         (
             "input 'drafter' must be one of hybrid, none in this deployment; got 'seed'",

@@ -28,7 +28,7 @@ def line_of(folder, *drafters, **sections):
 
 def test_a_custom_drafter_can_be_requested_or_be_the_default(folder):
     planned = load(folder, custom(folder))
-    assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "repeat", "none")
+    assert planned.drafters == ("hybrid", "draft_model", "prompt_lookup", "repeat", "none")
     planned = load(folder, custom(folder, engines=engines(), decoding={"drafter": "repeat"}))
     assert planned.drafters == ("prompt_lookup", "repeat", "none")
     assert planned.loop_settings().drafter == "repeat"
@@ -64,7 +64,7 @@ def test_commands_accept_custom_drafters_and_list_them_in_errors(folder, capsys)
         assert command.main([verb, "--profile", path, "--drafter", "oracle"]) == 1
         line = capsys.readouterr().err
         assert (
-            "--drafter must be one of draft_model, prompt_lookup, hybrid, repeat, none for test"
+            "--drafter must be one of hybrid, draft_model, prompt_lookup, repeat, none for test"
             in line
         )
 

@@ -23,7 +23,7 @@ from profile_files import engines, load, profile, rejection
         ),
         (
             {"decoding": {"drafter": "oracle"}},
-            "decoding.drafter: must be one of draft_model, prompt_lookup, hybrid, none",
+            "decoding.drafter: must be one of hybrid, draft_model, prompt_lookup, none",
         ),
         (
             {"decoding": {"drafter": "draft_model"}, "engines": engines()},

@@ -93,7 +93,7 @@ def test_nvidias_documented_draft_target_command_works(capsys):
     assert given.max_output_len == 256
     assert given.input_text == ["How does Draft-Sampling work?"]
     planned = run_options.make_deployment(given, drafting)
-    assert planned.drafters[0] == "draft_model"
+    assert planned.drafters[0] == "hybrid"
     note = capsys.readouterr().err.splitlines()[0]
     assert note == "tandem: PyTorch sees no GPU; using the CPU for [0, 1]"
 

@@ -84,7 +84,7 @@ def test_nvidias_documented_command_works():
         (
             "--drafter none",
             1,
-            "nothing to compare with drafter 'none'; set --drafter to draft_model",
+            "nothing to compare with drafter 'none'; set --drafter to hybrid",
         ),
         ("--url h:1 --test-hf", 2, "--test-hf needs --hf-model-dir, the target's checkpoint"),
     ],

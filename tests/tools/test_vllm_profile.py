@@ -18,7 +18,7 @@ DRAFT = VLLM | {"gpu_memory_fraction": 0.1}
 
 def test_a_vllm_target_supports_every_drafter(folder):
     planned = plan(folder, DRAFT, **VLLM)
-    assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
+    assert planned.drafters == ("hybrid", "draft_model", "prompt_lookup", "none")
     assert planned.target.max_draft_len == 16
     assert planned.target.capabilities == kinds.VLLM
 
@@ -107,4 +107,4 @@ def test_shipped_profiles_fit_both_engines_on_one_gpu(shipped, name, changes):
     planned = deployment.load(shipped(name, changes))
     engines = planned.profile.engines
     assert engines.target.gpu_memory_fraction + engines.draft.gpu_memory_fraction <= 1
-    assert planned.loop_settings().drafter == "draft_model"
+    assert planned.loop_settings().drafter == "hybrid"

@@ -126,7 +126,7 @@ class DecodingSection(ConfigSection):
     """Defaults for requests."""
 
     drafter: DrafterName | None = None
-    """Default drafter (default: `draft_model` with a draft, else `prompt_lookup`; `engine` if the
+    """Default drafter (default: `hybrid` with a draft, else `prompt_lookup`; `engine` if the
     target drafts itself)."""
     draft_len: DraftLen = AUTO
     """Draft tokens per round (default: `auto`)."""

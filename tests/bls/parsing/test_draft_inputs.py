@@ -105,7 +105,7 @@ def test_a_pool_is_rejected_if_the_profile_has_none(drafter):
 
 def test_a_pool_is_rejected_unless_the_drafter_does_lookup():
     assert rejection(drafter="draft_model", lookup_pool="ours") == (
-        "input 'lookup_pool' requires 'drafter' to be prompt_lookup or hybrid"
+        "input 'lookup_pool' requires 'drafter' to be hybrid or prompt_lookup"
     )
 
 

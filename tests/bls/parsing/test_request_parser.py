@@ -182,12 +182,12 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         ),
         (
             {"prompt_lookup_num_tokens": 2},
-            "input 'prompt_lookup_num_tokens' requires 'drafter' to be prompt_lookup or hybrid",
+            "input 'prompt_lookup_num_tokens' requires 'drafter' to be hybrid or prompt_lookup",
         ),
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
             (
-                "input 'use_draft_logits' requires 'drafter' to be draft_model or hybrid: "
+                "input 'use_draft_logits' requires 'drafter' to be hybrid or draft_model: "
                 "'prompt_lookup' has no logits"
             ),
         ),
@@ -197,7 +197,7 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         ),
         (
             {"draft_ahead": "true", "drafter": "prompt_lookup"},
-            "input 'draft_ahead' requires 'drafter' to be draft_model or hybrid",
+            "input 'draft_ahead' requires 'drafter' to be hybrid or draft_model",
         ),
         (
             {"draft_ahead": "true"},
