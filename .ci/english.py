@@ -34,7 +34,6 @@ CHECKED = (
     "tandem/sampling",
     "tools/benchmark",
     "tools/client",
-    "tools/evaluation.py",
     "tools/models",
     "tools/profiles",
     "tools/triton",

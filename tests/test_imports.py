@@ -57,7 +57,6 @@ TOOLS = (
     "triton",
     "models",
     "client",
-    "evaluation",
     "benchmark",
     "commands",
     "cli",

@@ -26,6 +26,6 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"choose one of: {', '.join(names)}"
 
 
-def install_extra(extra: Literal["embedded", "gateway", "gguf", "otel", "summarize"]) -> str:
+def install_extra(extra: Literal["embedded", "gateway", "gguf", "otel"]) -> str:
     """Return how to install an extra; the advice is valid for uv, pipx and pip."""
     return f"install Tandem with the extra '{extra}' (README, Install)"

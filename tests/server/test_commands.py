@@ -1,4 +1,4 @@
-"""The example programs, and the commands `generate`, `bench` and `summarize`, on a live server."""
+"""The example programs, and the commands `generate`, `bench` and `perf`, on a live server."""
 
 import io
 import json
@@ -201,7 +201,7 @@ def test_bench_names_what_the_server_lacks(emulated, capsys):
     assert f"must be at most 32, the maximum of {url}; got 99" in error
 
 
-@pytest.mark.parametrize("verb", ["generate", "bench", "summarize", "perf"])
+@pytest.mark.parametrize("verb", ["generate", "bench", "perf"])
 def test_the_error_for_an_unknown_entry_lists_the_served_entries(emulated, capsys, verb):
     url = emulated.grpc_url
     prompt = ["x"] if verb == "generate" else []
@@ -229,17 +229,6 @@ def test_generate_works_with_an_entry_that_does_not_stream(emulated, capsys):
         assert generate(emulated, "x", "--model", model, "--max-tokens", "8") == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
-
-
-def test_summarize_compares_drafters_on_a_running_server(server, tmp_path, capsys):
-    written = tmp_path / "results.json"
-    options = ["--limit", 3, "--drafter", "hybrid", "--max-output-len", 16, "--json", written]
-    assert run("summarize", server, *options) == 0
-    assert capsys.readouterr().out.splitlines()[0].split() == ["none", "hybrid"]
-    figures = json.loads(written.read_text())
-    assert figures["columns"]["hybrid"]["num_identical_to_baseline"] == 3
-    assert figures["columns"]["hybrid"]["against"]["none"]["rouge1"] == 100
-    assert len(figures["items"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ TANDEM = re.compile(r"^(\.venv/bin/)?tandem\b")
 NEEDS_PROCESS = re.compile("[|<>&;$`]|--help")
 # These commands take ten seconds or more. Other tests run them, so here only their options are
 # checked.
-SLOW = ("tandem bench", "tandem run", "tandem summarize", "tandem up --target")
+SLOW = ("tandem bench", "tandem run", "tandem up --target")
 PYTEST = ".venv/bin/python -m pytest"
 
 

@@ -60,7 +60,7 @@ def test_the_file_of_a_custom_drafter_is_rendered_with_the_loop(folder, tmp_path
 def test_commands_accept_custom_drafters_and_list_them_in_errors(folder, capsys):
     measured_server(load(folder, custom(folder))).check_drafter("repeat")
     path = str(folder / "profile.yaml")
-    for verb in ("bench", "perf", "summarize"):
+    for verb in ("bench", "perf"):
         assert command.main([verb, "--profile", path, "--drafter", "oracle"]) == 1
         line = capsys.readouterr().err
         assert (

@@ -105,10 +105,6 @@ class Answers:
     answers: Sequence[Answer]
     concurrent_seconds: float | None = None
 
-    @property
-    def texts(self) -> list[str]:
-        return [answer.text for answer in self.answers]
-
     @cached_property
     def num_tokens(self) -> int:
         return sum(answer.num_tokens for answer in self.answers)

@@ -1,18 +1,17 @@
-"""Reads files of prompts, and files of prompts with reference answers."""
+"""Reads files of prompts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import explain
 
 PROMPT_KEYS = ("prompt", "text_input", "text")
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -28,49 +27,23 @@ class DatasetPrompt:
     prediction: str = ""
 
 
-@dataclass(frozen=True)
-class Item:
-    """A prompt and the reference for its answer.
-
-    text: the prompt, which is sent unchanged. summary: the reference. id: the item's number, from
-    1, if the file has no id. stop: strings that end an answer.
-    """
-
-    text: str
-    summary: str
-    id: Annotated[str, BeforeValidator(str)] = ""
-    stop: Annotated[
-        tuple[Annotated[str, Field(min_length=1)], ...],
-        BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
-    ] = ()
-
-
 def read_prompts(path: Path) -> list[DatasetPrompt]:
     """Read one prompt per line: a JSON object if the file is .jsonl, otherwise plain text.
 
     Raises TandemError, which names the invalid line.
     """
-    if path.suffix == ".jsonl":
-        return _read(path, TypeAdapter(DatasetPrompt))
-    return [DatasetPrompt(line) for _, line in _lines(path)]
-
-
-def read_items(path: Path) -> list[Item]:
-    """Read the items of a JSONL file; raise TandemError, which names the invalid line."""
-    items = _read(path, TypeAdapter(Item))
-    return [replace(item, id=item.id or str(n)) for n, item in enumerate(items, start=1)]
-
-
-def _read(path: Path, row: TypeAdapter[Row]) -> list[Row]:
-    rows = []
-    for number, line in _lines(path):
+    lines = _lines(path)
+    if path.suffix != ".jsonl":
+        return [DatasetPrompt(line) for _, line in lines]
+    row, prompts = TypeAdapter(DatasetPrompt), []
+    for number, line in lines:
         try:
-            rows.append(row.validate_json(line))
+            prompts.append(row.validate_json(line))
         except ValidationError as error:
             key_path, reason = explain(error)
             key = f"{key_path[0]}: " if key_path else ""
             raise TandemError(f"{path}:{number}: {key}{reason}") from error
-    return rows
+    return prompts
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

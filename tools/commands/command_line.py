@@ -15,7 +15,7 @@ from tandem.tools.errors import UsageError, suggestion
 
 COMMANDS = (  # the module of a command has its name
     *("up", "generate", "gateway", "run"),
-    *("bench", "summarize", "perf"),
+    *("bench", "perf"),
     *("doctor", "render", "build"),
 )
 OVERVIEW = """\
@@ -39,7 +39,6 @@ serve and generate:
 
 measure:
   bench      Measure speedup and latency on a live server.
-  summarize  Score outputs with and without speculation, like summarize.py.
   perf       Put load on a server with Triton's perf_analyzer.
 
 deploy:

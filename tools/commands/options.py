@@ -145,11 +145,9 @@ def draft_length(text: str) -> int:
     return AUTO if text == "auto" else at_least(1)(text)
 
 
-def add_count(
-    group: Options, name: str, text: str, default: int | None = None, *, minimum: int = 1
-) -> None:
+def add_count(group: Options, name: str, text: str, default: int, *, minimum: int = 1) -> None:
     """Add an option for a whole number. text: the help, to which the default is appended."""
-    text = text if default is None else f"{text} (default: %(default)s)."
+    text = f"{text} (default: %(default)s)."
     group.add_argument(name, type=at_least(minimum), default=default, metavar="N", help=text)
 
 

@@ -16,16 +16,63 @@ from tandem.contract import entry as tensors
 from tandem.tools.client.client import Client, inputs_for
 from tandem.tools.client.dataset import PROMPT_KEYS, read_prompts
 from tandem.tools.client.terminal import PICTURES, closing_line
-from tandem.tools.commands import run_options
 from tandem.tools.commands.options import add_count, add_inputs, nonempty_path, read_inputs
+from tandem.tools.commands.run_options import (
+    DRAFT_TARGET_OPTION,
+    PROMPT_LOOKUP_OPTION,
+    make_deployment,
+    read_drafting,
+)
 from tandem.tools.triton.server import serving
 
 SAMPLING = (tensors.TEMPERATURE, tensors.TOP_K, tensors.TOP_P, tensors.RANDOM_SEED)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    run_options.add_engines(parser, required=True)
-    run_options.add_drafting(parser)
+    engines = parser.add_argument_group("engines")
+    engines.add_argument(
+        "--engine-dir",
+        type=nonempty_path,
+        metavar="DIR",
+        required=True,
+        help="Target: a Hugging Face checkpoint, or a TensorRT engine from trtllm-build.",
+    )
+    engines.add_argument(
+        "--draft-engine-dir",
+        type=nonempty_path,
+        metavar="DIR",
+        help="Draft model: a checkpoint or an engine.",
+    )
+    engines.add_argument(
+        "--tokenizer-dir",
+        type=nonempty_path,
+        metavar="DIR",
+        help="Tokenizer of target and draft (default: the target's; required for TensorRT "
+        "engines).",
+    )
+    engines.add_argument(
+        "--kv-cache-free-gpu-memory-fraction",
+        type=_fraction,
+        metavar="X",
+        help="Fraction of free GPU memory for a TensorRT engine's KV cache.",
+    )
+    # Some of NVIDIA's documented commands put a standalone `=` before these strings, so each option
+    # takes several arguments.
+    drafts = parser.add_argument_group("drafts")
+    drafts.add_argument(
+        DRAFT_TARGET_OPTION,
+        nargs="+",
+        metavar="LIST",
+        help='Draft model\'s "[draft_len,[draft devices],[target devices],use_logits]", such '
+        'as "[4,[0],[1],True]".',
+    )
+    drafts.add_argument(
+        PROMPT_LOOKUP_OPTION,
+        nargs="+",
+        metavar="LIST",
+        help='Prompt lookup\'s "[prompt_lookup_num_tokens,max_matching_ngram_size,[devices]]", '
+        'such as "[10,2,[0]]".',
+    )
     answers = parser.add_argument_group("prompts and answers")
     prompts = answers.add_mutually_exclusive_group(required=True)
     prompts.add_argument(
@@ -43,12 +90,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_count(answers, "--max-output-len", "Maximum output tokens", 128)
     add_inputs(parser.add_argument_group("sampling"), SAMPLING)
+    fixed = parser.add_argument_group("options of NVIDIA's commands that Tandem ignores")
+    fixed.add_argument(
+        "--kv-cache-enable-block-reuse",
+        action="store_true",
+        help="No effect: block reuse is always on.",
+    )
+    fixed.add_argument(
+        "--num-beams", type=int, default=1, choices=[1], metavar="N", help="Must be 1."
+    )
+    fixed.add_argument(
+        "--output-generation-logits",
+        action="store_true",
+        help="No effect: logits are sent if use_logits is true.",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     prompts = options.input_text or [p.text for p in read_prompts(options.input_file)]
-    drafting = run_options.read_drafting(options)
-    deployment = run_options.make_deployment(options, drafting)
+    drafting = read_drafting(options)
+    deployment = make_deployment(options, drafting)
     more = {**drafting.inputs, **read_inputs(options, SAMPLING)}
     with serving(deployment) as server, Client(server.grpc_url) as client:
         entry = deployment.stream_entry.name
@@ -58,6 +119,16 @@ def run(options: argparse.Namespace) -> int:
             print(as_run_py_prints(number, prompt, answer.text), flush=True)
             print(closing_line(answer), file=sys.stderr)
     return 0
+
+
+def _fraction(text: str) -> float:
+    try:
+        fraction = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
+    if not 0 < fraction < 1:
+        raise argparse.ArgumentTypeError(f"must be between 0 and 1; got {text}")
+    return fraction
 
 
 def as_run_py_prints(number: int, prompt: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Options of NVIDIA's `run.py` and `summarize.py`: the engines, and how to draft.
+"""Makes a deployment from the options of NVIDIA's `run.py`: the engines, and how to draft.
 
 ``[4,[0],[1],True]``   draft_len, draft devices, target devices, use_logits
 ``[10,2,[0]]``         prompt_lookup_num_tokens, max_matching_ngram_size, devices
@@ -20,7 +20,6 @@ from tandem.bls.drafters.registry import BASELINE, DRAFT_MODEL, HYBRID, PROMPT_L
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
-from tandem.tools.commands.options import Options, nonempty_path
 from tandem.tools.errors import TandemError, UsageError
 from tandem.tools.models.fit import count_gpus
 from tandem.tools.profiles.checkpoint import read_json
@@ -52,10 +51,6 @@ class DraftingOptions:
     prompt_lookup: PromptLookupConfig | None = None
 
     @property
-    def is_set(self) -> bool:
-        return bool(self.draft_target or self.prompt_lookup)
-
-    @property
     def drafter(self) -> str:
         if self.prompt_lookup is None:
             return (DRAFT_MODEL if self.draft_target else BASELINE).name
@@ -78,74 +73,6 @@ class DraftingOptions:
         if pair := self.draft_target:
             return {"target": pair.target_devices, "draft": pair.draft_devices}
         return {"target": self.prompt_lookup.devices} if self.prompt_lookup else {}
-
-
-def add_drafting(parser: argparse.ArgumentParser) -> Options:
-    """Add the options that take the configuration strings, and return their group.
-
-    Each option accepts several arguments and joins them into one string, because some commands in
-    NVIDIA's documents put a standalone ``=`` before the string.
-    """
-    group = parser.add_argument_group("drafts")
-    group.add_argument(
-        DRAFT_TARGET_OPTION,
-        nargs="+",
-        metavar="LIST",
-        help='Draft model\'s "[draft_len,[draft devices],[target devices],use_logits]", such '
-        'as "[4,[0],[1],True]".',
-    )
-    group.add_argument(
-        PROMPT_LOOKUP_OPTION,
-        nargs="+",
-        metavar="LIST",
-        help='Prompt lookup\'s "[prompt_lookup_num_tokens,max_matching_ngram_size,[devices]]", '
-        'such as "[10,2,[0]]".',
-    )
-    return group
-
-
-def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    engines = parser.add_argument_group("engines")
-    engines.add_argument(
-        "--engine-dir",
-        type=nonempty_path,
-        metavar="DIR",
-        required=required,
-        help="Target: a Hugging Face checkpoint, or a TensorRT engine from trtllm-build.",
-    )
-    engines.add_argument(
-        "--draft-engine-dir",
-        type=nonempty_path,
-        metavar="DIR",
-        help="Draft model: a checkpoint or an engine.",
-    )
-    engines.add_argument(
-        "--tokenizer-dir",
-        type=nonempty_path,
-        metavar="DIR",
-        help="Tokenizer of target and draft (default: the target's; required for TensorRT "
-        "engines).",
-    )
-    engines.add_argument(
-        "--kv-cache-free-gpu-memory-fraction",
-        type=_fraction,
-        metavar="X",
-        help="Fraction of free GPU memory for a TensorRT engine's KV cache.",
-    )
-    fixed = parser.add_argument_group("options of NVIDIA's scripts that have only one valid value")
-    fixed.add_argument(
-        "--kv-cache-enable-block-reuse",
-        action="store_true",
-        help="No effect: block reuse is always on.",
-    )
-    fixed.add_argument(
-        "--num-beams", type=int, default=1, choices=[1], metavar="N", help="Must be 1."
-    )
-    fixed.add_argument(
-        "--output-generation-logits",
-        action="store_true",
-        help="No effect: logits are sent if use_logits is true.",
-    )
 
 
 def read_drafting(options: argparse.Namespace) -> DraftingOptions:
@@ -214,16 +141,6 @@ def _parse(config: type[Config], values: list[str] | None, option: str) -> Confi
         return parse(config, " ".join(values).strip().removeprefix("="))
     except TandemError as error:
         raise UsageError(f"{option}: {error}") from error
-
-
-def _fraction(text: str) -> float:
-    try:
-        fraction = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
-    if not 0 < fraction < 1:
-        raise argparse.ArgumentTypeError(f"must be between 0 and 1; got {text}")
-    return fraction
 
 
 def _fit_to_machine(
