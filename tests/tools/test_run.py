@@ -262,7 +262,6 @@ def test_built_engines_need_a_tokenizer(built):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("--num-beams 2", "argument --num-beams: invalid choice: 2 (choose from 1)"),
         ("--draft-engine-dir draft", "--draft-engine-dir needs --draft-target-model-config"),
         ('--draft-target-model-config "[4,[0],[1],True]"', "needs --draft-engine-dir"),
         (

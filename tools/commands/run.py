@@ -97,9 +97,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="No effect: block reuse is always on.",
     )
     fixed.add_argument(
-        "--num-beams", type=int, default=1, choices=[1], metavar="N", help="Must be 1."
-    )
-    fixed.add_argument(
         "--output-generation-logits",
         action="store_true",
         help="No effect: logits are sent if use_logits is true.",
