@@ -47,7 +47,7 @@ def test_a_checkpoint_that_lacks_a_weight_is_rejected(folder):
     """Transformers would fill the weight with random numbers."""
     change_weights(folder, lambda weights: {n: w for n, w in weights.items() if n != LOST})
     assert rejection(folder) == (
-        f"the checkpoint lacks weights that its config.json requires: {LOST}"
+        f"the checkpoint lacks weights that its config.json requires: {LOST}; download it again"
     )
 
 
@@ -92,7 +92,8 @@ def test_a_config_with_more_layers_than_the_weights_is_rejected(folder):
 def test_weights_of_another_shape_are_rejected(folder):
     change_config(folder, vocab_size=200)
     assert rejection(folder) == (
-        "the checkpoint's config.json requires lm_head.weight of shape [200, 48]; got [131, 48]"
+        "the checkpoint's config.json requires lm_head.weight of shape [200, 48]; got [131, 48]; "
+        "download it again"
     )
 
 
@@ -108,7 +109,7 @@ def test_an_incomplete_file_is_named(folder, damage):
     path = folder / "model.safetensors"
     path.write_bytes(damage(path.read_bytes()))
     assert rejection(folder).startswith("can't read FOLDER/model.safetensors: ")
-    assert rejection(folder).endswith("; download it again")
+    assert rejection(folder).endswith("; download it again, or run git lfs pull in a git clone")
 
 
 def test_a_file_that_cannot_be_read_is_named_without_its_link(folder):

@@ -20,7 +20,7 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs
 from tandem.tools.errors import TandemError, UsageError, suggestion
-from tandem.tools.models.fit import ROLES, Role, check_fit, check_weights, fitting_kv_caches
+from tandem.tools.models.fit import ROLES, Role, check_fit, fitting_kv_caches
 from tandem.tools.models.named import FoundModel, find_model
 from tandem.tools.profiles.deployment import Deployment, for_checkpoints, load
 
@@ -330,8 +330,6 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     for role, model in models.items():
         with name_option_in_errors(role):
             folders[role] = model.checkpoint()
-            if here:
-                check_weights(folders[role])
     return for_checkpoints(
         folders["target"], folders.get("draft"), name=name, kv_cache_tokens=kv_cache_tokens
     )

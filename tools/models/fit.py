@@ -5,7 +5,6 @@ The number of weights comes from the sizes of files.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tandem.engines.checkpoint_files import GROWTH, LAYERS, WIDTH, kv_bytes_per_token
+from tandem.engines.checkpoint_files import GROWTH, kv_bytes_per_token
 from tandem.engines.llamacpp.settings import GGUF_FILE, KV_ITEM_BYTES
 from tandem.tools.errors import TandemError
 from tandem.tools.models.gguf import gguf_bytes
@@ -26,9 +25,6 @@ from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.profiles.engines.llamacpp import LlamaCppDraft
 from tandem.tools.profiles.engines.torch import TorchDraft
 
-EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte)\.weight$")  # [vocabulary, width]
-LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
-POINTER = b"version https://git-lfs"
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")  # cgroup v2; in a container, its own control group
@@ -88,17 +84,13 @@ def fitting_kv_caches(deployment: Deployment, num_parameters: Mapping[Role, int]
 
 
 def check_fit(deployment: Deployment) -> None:
-    """Raise TandemError if this machine can't load a profile's weights, or its KV caches.
+    """Raise TandemError if a profile's KV caches don't fit into memory.
 
     Only KV caches whose size the profile sets are checked, in the memory of their engine's device:
     the CPU or the first GPU.
     """
     sections = {role: getattr(deployment.profile.engines, role) for role in ROLES}
     ours = {r: s for r, s in sections.items() if isinstance(s, TorchDraft | LlamaCppDraft)}
-    for section in ours.values():
-        if isinstance(section, TorchDraft):
-            check_architecture(section.checkpoint)
-            check_weights(section.checkpoint)
     sized = {role: section for role, section in ours.items() if section.kv_cache_tokens}
     on_gpu = {
         role: section
@@ -170,7 +162,8 @@ def count_parameters(folder: Path) -> int:
 def check_architecture(folder: Path) -> None:
     """Raise TandemError if the installed transformers doesn't know a checkpoint's architecture.
 
-    Searches the names in its source, because importing it takes seconds.
+    The engine would report it too, but only after the weights are downloaded. Searches the names in
+    the source of transformers, because importing it takes seconds.
     """
     kind, package = read_checkpoint_config(folder).get("model_type"), find_spec("transformers")
     if kind is None or package is None or package.origin is None or (folder / GGUF_FILE).exists():
@@ -182,55 +175,6 @@ def check_architecture(folder: Path) -> None:
             f"{folder}: architecture '{kind}' isn't known to transformers "
             f"{metadata.version('transformers')}; a newer version may know it"
         )
-
-
-def check_weights(folder: Path) -> None:
-    """Raise TandemError if a checkpoint's weights are incomplete or don't fit its config.json.
-
-    Reads only the headers of the files, so that an error takes no time. Engines check the rest.
-    """
-    config = read_checkpoint_config(folder)
-    shapes: dict[str, list[int]] = {}
-    for path in weight_files(folder):
-        shapes |= _read_shapes(path)
-    vocabulary = config.get("vocab_size")
-    width, layers = (next(filter(None, map(config.get, names)), None) for names in (WIDTH, LAYERS))
-    for name, shape in shapes.items():
-        if not (EMBEDDING.search(name) and width):
-            continue
-        # Some architectures have embeddings of another width, which is also in config.json.
-        if shape[:1] != [vocabulary] or shape[-1] not in config.values():
-            raise TandemError(
-                f"the weights in {folder} are another model's: {name} has shape {shape}, but "
-                f"config.json needs {[vocabulary, width]}"
-            )
-    found = {int(number[1]) for name in shapes if (number := LAYER.search(name))}
-    if found and layers and max(found) + 1 < layers:
-        raise TandemError(
-            f"the weights in {folder} are another model's: they have {max(found) + 1} layers, but "
-            f"config.json needs {layers}"
-        )
-
-
-def _read_shapes(path: Path) -> dict[str, list[int]]:
-    """Return the shapes of the weights in a safetensors file. Raises TandemError."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(8)
-        if POINTER.startswith(start) and start:
-            raise TandemError(f"{path} is only a pointer to the weights; run git lfs pull")
-        end = 8 + int.from_bytes(start, "little")
-        header = file.read(end - 8) if 8 < end <= size else b""
-    try:
-        weights = json.loads(header)
-        weights.pop("__metadata__", None)
-        end += max((weight["data_offsets"][1] for weight in weights.values()), default=0)
-        shapes = {name: list(weight["shape"]) for name, weight in weights.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TandemError(f"{path} isn't a complete safetensors file; download it again") from error
-    if size < end:
-        raise TandemError(f"{path} is truncated: {size} of {end} bytes; download it again")
-    return shapes
 
 
 def item_bytes(config: Mapping[str, Any]) -> int:

@@ -85,7 +85,9 @@ def _require_complete_files(path: Path) -> None:
         try:
             safe_open(file, "pt")  # reads only the header, which has the size of the file
         except (SafetensorError, OSError) as error:
-            raise LoadError(f"can't read {file}: {error}; download it again") from error
+            raise LoadError(
+                f"can't read {file}: {error}; download it again, or run git lfs pull in a git clone"
+            ) from error
 
 
 def _require_all_weights(loaded: Mapping[str, Any]) -> None:
@@ -97,12 +99,13 @@ def _require_all_weights(loaded: Mapping[str, Any]) -> None:
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise LoadError(
-            f"the checkpoint lacks weights that its config.json requires: {missing[0]}{others}"
+            f"the checkpoint lacks weights that its config.json requires: {missing[0]}{others}; "
+            "download it again"
         )
     for name, found, wanted in sorted(loaded["mismatched_keys"]):
         raise LoadError(
             f"the checkpoint's config.json requires {name} of shape {list(wanted)}; got "
-            f"{list(found)}"
+            f"{list(found)}; download it again"
         )
 
 
