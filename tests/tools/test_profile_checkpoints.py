@@ -45,7 +45,7 @@ def test_a_target_that_cannot_be_served_is_rejected(folder, target, line):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("config", [], "config.json must be a JSON object"),
+        ("config", [], "config.json' must be a JSON object"),
         ("config", {"pretrained_config": 5}, "pretrained_config in target/config.json must be a"),
         ("config", {"vocab_size": "x"}, "vocab_size in target/config.json must be an integer; got"),
         ("config", {"vocab_size": None}, "config.json has no vocab_size"),
@@ -55,7 +55,7 @@ def test_a_target_that_cannot_be_served_is_rejected(folder, target, line):
         ("config", {"vocab_size": 300, "architectures": 5}, "architectures in target/config.json"),
         ("config", {"vocab_size": 300, "layer_types": 5}, "layer_types in target/config.json must"),
         ("config", {"vocab_size": 300, "layer_types": [[]]}, "it has layers of type '[]'"),
-        ("generation_config", [1], "generation_config.json must be a JSON object"),
+        ("generation_config", [1], "generation_config.json' must be a JSON object"),
         ("generation_config", {"eos_token_id": "x"}, "eos_token_id in target must be a token id"),
         ("generation_config", {"eos_token_id": [[1]]}, "eos_token_id in target must be a token"),
         ("generation_config", {"eos_token_id": True}, "eos_token_id in target must be a token id"),

@@ -21,6 +21,7 @@ from tandem.engines.checkpoint_files import (
     require_safetensors,
 )
 from tandem.engines.errors import LoadError
+from tandem.preprocessing import tokenizer as tokenizer_files
 from tandem.preprocessing.tokenizer import (
     TokenizerError,
     load_tokenizer,
@@ -193,15 +194,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises TandemError if the file isn't a JSON object.
     """
-    if not path.is_file():
-        return {}
     try:
-        content = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise TandemError(f"{path} isn't JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise TandemError(f"{path} must be a JSON object")
-    return content
+        return tokenizer_files.read_json(path)
+    except TokenizerError as error:
+        raise TandemError(str(error)) from error
 
 
 def _ids(content: dict[str, Any], name: str, folder: Path) -> tuple[int, ...]:
