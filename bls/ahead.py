@@ -15,7 +15,7 @@ arXiv:2408.11850.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from concurrent.futures import Future
@@ -36,7 +36,6 @@ from tandem.bls.ports import (
     BranchDraft,
     Branching,
     Draft,
-    DraftLogits,
     EngineCall,
     EngineResult,
     Engines,
@@ -45,14 +44,12 @@ from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import output_depends_on_lengths
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
-from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES
 
 # If the draft's most likely token is wrong, the target's token is among its F next most likely ones
 # with probability 1 - (F + 1) ** -RANK_EXPONENT. Kumar et al. found this power law. The value is in
 # the range measured for the demo pair (benchmarks/logbook/2026-11-studies.md, "Next guesses").
 RANK_EXPONENT = 0.67
 BUDGETS = (4, 8, 16, 32, 64, 128)  # possible numbers of branches per call
-UNLIMITED = 2**20  # tokens in all branches of a call: effectively unlimited
 
 
 class AheadPlan(NamedTuple):
@@ -154,23 +151,18 @@ class Costs(NamedTuple):
 
 
 def best_plan(
-    costs: Costs,
-    acceptance: float,
-    longest: int,
-    max_branches: int,
-    max_tokens: int = UNLIMITED,
+    costs: Costs, acceptance: float, longest: int, max_branches: int
 ) -> tuple[AheadPlan, float]:
     """Return the plan with the most expected tokens per second, and its speedup.
 
-    max_tokens: maximum number of tokens in all branches together. The speedup is relative to
-    rounds that don't draft ahead. If no branch would be complete in time, returns the smallest plan
-    with speedup 0.
+    The speedup is relative to rounds that don't draft ahead. If no branch would be complete in
+    time, returns the smallest plan with speedup 0.
     """
     best, best_speed = AheadPlan(1, BUDGETS[0]), 0.0
     for budget in BUDGETS:
         if budget > max(max_branches, BUDGETS[0]):
             break
-        num_tokens = costs.fitting(min(longest, max_tokens // budget), budget)
+        num_tokens = costs.fitting(longest, budget)
         hits = hit_chance(num_tokens, budget, acceptance)
         seconds = costs.verification(num_tokens) + (1 - hits) * costs.draft(num_tokens)
         if num_tokens and emitted(num_tokens, acceptance) / seconds > best_speed:
@@ -186,7 +178,6 @@ def best_plan(
 ALL_BRANCHES = 128  # branches of all sequences; each sequence gets at least `BUDGETS[0]`
 PLAN_EVERY = 16  # rounds of all requests between plans; costs change slowly
 MAX_LOAD = 4  # by default, no drafting ahead with more sequences: they fill the draft engine
-MAX_UNREAD = 64  # handles to return; the engine frees the memory of lost ones after a minute
 
 
 class AheadPlanner:
@@ -207,11 +198,9 @@ class AheadPlanner:
         self._target = LinearCost()  # of a verification, by draft tokens
         self._step = LinearCost()  # of a step of the draft engine, by branches
         self._overhead = LinearCost()  # of a draft call outside the engine; its size is 0
-        # (longest, max_tokens) -> (number of rounds when the plan was made, plan, its speedup).
-        self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
+        # longest -> (number of rounds when the plan was made, plan, its speedup).
+        self._plans: dict[int, tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
-        # Handles to logits of branches that will not be read; see `DraftAhead.give_up`.
-        self.unread_logits: deque[DraftLogits] = deque(maxlen=MAX_UNREAD)
 
     def acceptance(self, drafter: str) -> float:
         """Return the acceptance rate of draft tokens whose predecessors were all accepted."""
@@ -222,13 +211,6 @@ class AheadPlanner:
         with self._lock:
             costs = self._costs()
         return costs.draft(num_tokens) if costs else 0.0
-
-    def next_unread_logits(self) -> DraftLogits:
-        """Return a handle that the next draft call should return to the engine, or None."""
-        try:
-            return self.unread_logits.popleft()
-        except IndexError:
-            return None
 
     def record_acceptance(self, draft: Draft, num_accepted: int) -> None:
         """Record the verification of a draft.
@@ -266,27 +248,25 @@ class AheadPlanner:
             if result.branches or late:
                 self._add_call(result, num_tokens + 1, num_branches)
 
-    def plan(self, longest: int, max_tokens: int = UNLIMITED, *, always: bool) -> AheadPlan | None:
+    def plan(self, longest: int, *, always: bool) -> AheadPlan | None:
         """Return a plan for branches, or None if drafting ahead doesn't pay.
 
-        longest: maximum number of tokens per branch (>= 1). max_tokens: maximum number of tokens in
-        all branches together. always: plan even if drafting ahead doesn't pay. Each sequence gets
-        fewer branches as the load grows.
+        longest: maximum number of tokens per branch (>= 1). always: plan even if drafting ahead
+        doesn't pay. Each sequence gets fewer branches as the load grows.
         """
         load = max(1, self._load())
         if not always and (self._shares_device or load > MAX_LOAD):
             return None
         with self._lock:
-            limits = longest, max_tokens
-            made, plan, advantage = self._plans.get(limits, (-PLAN_EVERY, None, 0.0))
+            made, plan, advantage = self._plans.get(longest, (-PLAN_EVERY, None, 0.0))
             if self._rounds - made >= PLAN_EVERY:
                 costs = self._costs()
                 if costs is None:
                     return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
                 acceptance = self.acceptance(DRAFT_MODEL.name)
                 share = ALL_BRANCHES // load
-                plan, advantage = best_plan(costs, acceptance, longest, share, max_tokens)
-                self._plans[limits] = self._rounds, plan, advantage
+                plan, advantage = best_plan(costs, acceptance, longest, share)
+                self._plans[longest] = self._rounds, plan, advantage
         return plan if always or advantage > 1 else None
 
     def _costs(self) -> Costs | None:
@@ -306,14 +286,12 @@ class AheadPlanner:
 class BranchesAhead:
     """The branches for the possible outcomes of one verification.
 
-    start: number of context tokens before the verified draft. draft: that draft. logits: in logits
-    mode, the handle to the logits of all branches.
+    start: number of context tokens before the verified draft. draft: that draft.
     """
 
     start: int
     draft: TokenIds  # [num_draft_tokens]
     by_outcome: Mapping[tuple[int, int], BranchDraft]
-    logits: DraftLogits = None
 
     def __len__(self) -> int:
         return len(self.by_outcome)
@@ -332,7 +310,7 @@ class BranchesAhead:
 def index_by_outcome(start: int, draft: TokenIds, result: EngineResult) -> BranchesAhead:
     """Map outcomes to the branches of an engine's result. Leaves out empty branches."""
     by_outcome = {(b.num_accepted, b.next_token): b for b in result.branches if len(b.tokens)}
-    return BranchesAhead(start, draft, by_outcome, result.draft_logits)
+    return BranchesAhead(start, draft, by_outcome)
 
 
 def plan_branches(
@@ -371,15 +349,10 @@ def branch_lengths(
 
 
 class DraftAhead:
-    """Drafting ahead for one request.
+    """Drafting ahead for one request. always: draft ahead even if it doesn't pay."""
 
-    max_tokens: maximum number of tokens in all branches of one call. always: draft ahead even if it
-    doesn't pay.
-    """
-
-    def __init__(self, planner: AheadPlanner, *, max_tokens: int = UNLIMITED, always: bool) -> None:
+    def __init__(self, planner: AheadPlanner, *, always: bool) -> None:
         self.planner = planner
-        self._max_tokens = max_tokens
         self._always = always
         self._rounds = 0
         # The branches that are being drafted: the call's result, the maximum length of a branch,
@@ -392,7 +365,7 @@ class DraftAhead:
         Call it at the start of each verification.
         """
         self.give_up()
-        return self.planner.plan(longest, self._max_tokens, always=self._always)
+        return self.planner.plan(longest, always=self._always)
 
     def start(
         self,
@@ -413,15 +386,11 @@ class DraftAhead:
         branching = plan_branches(sequence, draft.tokens, plan, room, acceptance)
         if branching is None:
             return False
-        longest, unread = max(branching.lengths), self.planner.next_unread_logits()
+        longest = max(branching.lengths)
         future = engines.call_ahead(
-            call._replace(
-                max_new_tokens=longest, draft=draft, branching=branching, unread_logits=unread
-            )
+            call._replace(max_new_tokens=longest, draft=draft, branching=branching)
         )
         if future is None:
-            if unread is not None:
-                self.planner.unread_logits.append(unread)
             return False
 
         def record(ended: Future[EngineResult]) -> None:
@@ -462,8 +431,6 @@ class DraftAhead:
         self._drafting = None
         return Draft(
             tokens,
-            branches.logits,
-            branch.logits_row,
             drafter=DRAFT_MODEL.name,
             num_branches=len(branches),
             drafted_ahead=True,
@@ -471,18 +438,8 @@ class DraftAhead:
         )
 
     def give_up(self) -> None:
-        """Drop the branches that are being drafted.
-
-        Their logits stay in the draft engine's shared memory until a draft call returns the handle.
-        """
-
-        def return_unread(ended: Future[EngineResult]) -> None:
-            if ended.exception() is None and ended.result().draft_logits is not None:
-                self.planner.unread_logits.append(ended.result().draft_logits)
-
-        if self._drafting is not None:
-            self._drafting[0].add_done_callback(return_unread)
-            self._drafting = None
+        """Drop the branches that are being drafted."""
+        self._drafting = None
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Record a round. The duration of the first one is ignored: it includes the prefill."""
@@ -497,17 +454,12 @@ def make_draft_ahead(
 ) -> DraftAhead | None:
     """Return the request's ``DraftAhead``, or None if it never drafts ahead.
 
-    In logits mode the target needs a draft's logits. The logits of all branches are too large to
-    send, so the engine must share memory. The output of a seeded request must not depend on which
-    branches are ready in time. With a guide, branches would have to include forced tokens.
+    In logits mode the target needs a draft's logits, and the logits of all branches are too large
+    to exchange. The output of a seeded request must not depend on which branches are ready in time.
+    With a guide, branches would have to include forced tokens.
     """
     if planner is None or not settings.draft_branches or request.draft_ahead is False:
         return None
-    if request.guide or output_depends_on_lengths(request, settings):
+    if request.guide or request.use_draft_logits or output_depends_on_lengths(request, settings):
         return None
-    max_tokens = UNLIMITED
-    if request.use_draft_logits:
-        if settings.draft is None or not settings.shared_logits:
-            return None
-        max_tokens = MAX_BRANCH_LOGITS_BYTES // (4 * settings.draft.vocab_size)
-    return DraftAhead(planner, max_tokens=max_tokens, always=request.draft_ahead is True)
+    return DraftAhead(planner, always=request.draft_ahead is True)

@@ -266,7 +266,7 @@ class DraftInputs:
         copy_len = self._inputs.integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, 1, longest)
         ngram = self._inputs.integer(tensors.MAX_MATCHING_NGRAM_SIZE, 1, settings.max_ngram_size)
         threshold = self._threshold()
-        ahead = self._draft_ahead(drafter, guided=request.guide is not None)
+        ahead = self._draft_ahead(drafter, request)
         pool = self._lookup_pool()
         if drafter.in_engine and draft_len == 0:
             raise BadRequest(
@@ -348,7 +348,7 @@ class DraftInputs:
         choice = (drafter, HYBRID, PROMPT_LOOKUP)
         return next((k for k in choice if k.looks_up and k.name in known), drafter)
 
-    def _draft_ahead(self, drafter: DrafterKind, *, guided: bool) -> bool | None:
+    def _draft_ahead(self, drafter: DrafterKind, request: Request) -> bool | None:
         """Return whether to draft ahead; None: only if it saves time."""
         values = self._inputs.strings(tensors.DRAFT_AHEAD)
         if not values or not values[0]:
@@ -372,10 +372,17 @@ class DraftInputs:
                 "doesn't draft ahead; send auto or false",
                 tensors.DRAFT_AHEAD,
             )
-        if ahead and guided:
+        if ahead and request.guide:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' can't be true in a guided request; send auto or "
                 "false",
+                tensors.DRAFT_AHEAD,
+            )
+        by_logits = self._inputs.flag(tensors.USE_DRAFT_LOGITS, self._settings.use_draft_logits)
+        if ahead and by_logits and not request.sampling.greedy:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}' can't be true if the request samples with "
+                f"'{tensors.USE_DRAFT_LOGITS}'; send auto or false",
                 tensors.DRAFT_AHEAD,
             )
         return ahead

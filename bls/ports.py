@@ -153,7 +153,6 @@ class Draft:
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
     logits: DraftLogits = None
-    logits_row: int = 0  # row of the first draft token in these logits
     drafter: DrafterName = BASELINE.name
     plain_tokens: int = 1
     num_matching: int = 0  # for a copy: number of matching tokens before it
@@ -187,7 +186,6 @@ class BranchDraft(NamedTuple):
     num_accepted: int
     next_token: int
     tokens: TokenIds  # [n], n >= 0
-    logits_row: int = 0  # row of the first token in the logits of all branches of the call
 
 
 class EngineCall(NamedTuple):
@@ -203,7 +201,6 @@ class EngineCall(NamedTuple):
     stop_ids: tuple[int, ...] = ()  # end the call too; the result includes them
     ban_end_ids: bool = False
     wants_logits: bool = False
-    unread_logits: DraftLogits = None  # for `draft`: a handle whose logits will not be read
     wants_log_probs: bool = False
     in_engine: bool = False  # the engine drafts by itself; the timeout is the request's
     stop_probability: float = 0.0  # see DraftPlan

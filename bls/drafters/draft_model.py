@@ -117,7 +117,6 @@ class DraftModel(Drafter):
             max_new_tokens=plan.num_tokens,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
-            unread_logits=self._ahead.planner.next_unread_logits() if self._ahead else None,
         )
         result = engines.call(call)
         if sequence.request.use_draft_logits and result.draft_logits is None:

@@ -196,8 +196,6 @@ class RequestBuilder:
             outputs.append(tensors.OUTPUT_LOG_PROBS)
         if call.stop_probability:
             inputs.append(self._scalar(tensors.DRAFT_STOP_PROBABILITY, call.stop_probability))
-        if call.unread_logits is not None:
-            inputs.append(pb_utils.Tensor(tensors.UNREAD_LOGITS_HANDLE, call.unread_logits))
         if call.branching is not None:
             counts, lengths = (np.array(row, np.int32) for row in call.branching)
             inputs.append(row(tensors.BRANCH_COUNTS, counts))
@@ -248,7 +246,6 @@ class RequestBuilder:
         if settings.shared_logits:
             if draft.logits is not None:
                 inputs.append(pb_utils.Tensor(tensors.SHARED_LOGITS_HANDLE, draft.logits))
-                inputs.append(scalar(tensors.SHARED_LOGITS_ROW, draft.logits_row))
                 inputs += self._logits_threshold
             return inputs
         draft_logits: NDArray[Any] | None = None  # [1, n, width]
@@ -302,7 +299,6 @@ def _read_result(
         tokens = tokens[len(call.context) :]
     _check_ids(tokens, engine.vocab_size)
     branches = () if call.branching is None else _branches(outputs, engine.vocab_size)
-    num_drafted = sum(len(b.tokens) for b in branches) if call.branching else len(tokens)
     log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
     is_draft = call.engine == "draft"
     return EngineResult(
@@ -315,7 +311,7 @@ def _read_result(
         top=_top(outputs, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS),
         prompt_log_probs=_prompt_log_probs(outputs),
         logits=None if is_draft else _rows(outputs.get(tensors.GENERATION_LOGITS)),
-        draft_logits=_draft_logits(outputs, num_drafted) if is_draft else None,
+        draft_logits=_draft_logits(outputs, len(tokens)) if is_draft else None,
         context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
         kv_blocks=_kv_blocks(outputs),
         branches=branches,
@@ -350,9 +346,8 @@ def _branches(outputs: dict[str, Any], vocab_size: int) -> tuple[BranchDraft, ..
     lengths = lengths.reshape(-1)
     ids = ids.reshape(len(lengths), -1) if len(lengths) else ids
     _check_ids(ids.reshape(-1), vocab_size)
-    first_rows = (np.cumsum(lengths) - lengths).tolist()
     return tuple(
-        BranchDraft(num_accepted, token, ids[i, : lengths[i]], first_rows[i])
+        BranchDraft(num_accepted, token, ids[i, : lengths[i]])
         for i, (num_accepted, token) in enumerate(outcomes.reshape(-1, 2).tolist())
     )
 

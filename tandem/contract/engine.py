@@ -136,12 +136,6 @@ DRAFT_STOP_PROBABILITY = INPUTS.scalar("draft_stop_probability", "FP32")
 # Location of the draft's logits in memory that Tandem's own engines share; see
 # `engines.shared_logits`.
 SHARED_LOGITS_HANDLE = INPUTS.declare("shared_logits_handle", "UINT64", (3,), optional=True)
-# Row of the first draft token in the shared logits (default 0). All branches of a call share one
-# page.
-SHARED_LOGITS_ROW = INPUTS.scalar("shared_logits_row", "INT32")
-# For the draft engine: handle to shared logits that will not be read, so that it can reuse their
-# memory.
-UNREAD_LOGITS_HANDLE = INPUTS.declare("unread_logits_handle", "UINT64", (3,), optional=True)
 # For a draft engine with the capability `branches`. A call with `branch_counts` verifies nothing.
 # It drafts branches for several possible outcomes of a verification of `draft_input_ids` [k]. An
 # outcome is (accepted length j, next token x). Its branch continues input_ids, d_1..d_j, x like a
@@ -155,10 +149,7 @@ UNREAD_LOGITS_HANDLE = INPUTS.declare("unread_logits_handle", "UINT64", (3,), op
 # branches, or none.
 #
 # Draft and target share the noise of `seed` by position, so this noise also chooses the next
-# tokens. If `return_generation_logits` is set, they are chosen by probability, because a target
-# that compares logits doesn't share noise. Then the call returns the logits of all branches'
-# tokens, in the order of the branches. A stopped call returns no logits, because no round reads
-# them.
+# tokens. `return_generation_logits` is rejected.
 BRANCH_COUNTS = INPUTS.ragged("branch_counts", "INT32", (-1,))
 # Maximum number of tokens after x per accepted length, [k + 1]; 0: no branch. `request_output_len`
 # is ignored.
@@ -212,7 +203,3 @@ BRANCH_LENGTHS = OUTPUTS.declare("branch_lengths", "INT32", (-1,))  # [b]
 BRANCH_LOG_PROBS = OUTPUTS.declare("branch_log_probs", "FP32", (-1, -1))
 
 LOGITS = frozenset({DRAFT_LOGITS, CONTEXT_LOGITS, GENERATION_LOGITS})  # type set by the deployment
-
-# Maximum size of the 32-bit logits of one call's branches, so that writing them takes no longer
-# than the target's step. A large vocabulary means fewer branches.
-MAX_BRANCH_LOGITS_BYTES = 2**25

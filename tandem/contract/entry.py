@@ -112,7 +112,8 @@ RANDOM_SEED = INPUTS.declare("random_seed", "UINT64", (1,), optional=True)
 DRAFTER = INPUTS.declare("drafter", "STRING", (1,), optional=True)
 """A drafter of the deployment, such as `hybrid` or `none` (default: the entry's)."""
 DRAFT_AHEAD = INPUTS.declare("draft_ahead", "STRING", (1,), optional=True)
-"""Draft the next round during verification: `auto`, `true` or `false`."""
+"""Draft the next round during verification: `auto`, `true` or `false`. Never when sampling with
+`use_draft_logits`."""
 PROMPT_LOOKUP_NUM_TOKENS = INPUTS.declare("prompt_lookup_num_tokens", "INT32", (1,), optional=True)
 """Maximum draft tokens per round of prompt lookup (default: `num_draft_tokens` if sent, else the
 profile's; with `draft_len: auto`, the target's `max_draft_len`)."""

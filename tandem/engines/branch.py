@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
-from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES
 from tandem.engines.constraints import cut
 from tandem.engines.engine import Branches, EngineRequest
 
@@ -28,8 +26,6 @@ class Branch:
         limit: maximum number of tokens in the branch.
         tokens: the drafted tokens.
         log_probs: log-probability of each token under the draft model, if the call needs it.
-        logits: the logits row that each token was drawn from, in the engine's own format, if the
-            call requests it.
         steps: number of tokens chosen so far. It includes a final token that ended the draft but
             isn't part of it.
         over: whether the draft has ended.
@@ -41,7 +37,6 @@ class Branch:
         self.token = token
         self.rank = rank
         self.tokens: list[int] = []
-        self.logits: list[Any] = []
         self.steps = 0
         self.over = False
         self.limit = plain_call.max_new_tokens
@@ -49,11 +44,10 @@ class Branch:
         self._plain = plain_call
         self._can_end = plain_call.end_id is not None or len(plain_call.stop_words) > 0
 
-    def add(self, token: int, log_prob: float | None, logits: Any) -> None:
+    def add(self, token: int, log_prob: float | None) -> None:
         """Add a drafted token, unless it ends the draft without being part of it.
 
-        log_prob: None if the call needs neither log-probabilities nor their sum. logits: None
-        unless the call requests them.
+        log_prob: None if the call needs neither log-probabilities nor their sum.
         """
         self.steps += 1
         kept, ended = [token], False
@@ -63,8 +57,6 @@ class Branch:
             self.tokens.append(token)
             if log_prob is not None:
                 self.log_probs.append(log_prob)
-            if logits is not None:
-                self.logits.append(logits)
         threshold = self._plain.draft_stop_probability
         unsure = threshold is not None and math.exp(sum(self.log_probs)) < threshold
         self.over = ended or unsure or len(self.tokens) >= self.limit
@@ -74,7 +66,6 @@ class Branch:
         early = Branch(self._plain, self.accepted, self.token, self.rank)
         early.steps = max(0, min(count, self.steps))
         early.tokens, early.log_probs = self.tokens[: early.steps], self.log_probs[: early.steps]
-        early.logits = self.logits[: early.steps]
         early.over = self.over and count >= self.steps
         return early
 
@@ -110,9 +101,9 @@ def make_branches(
 def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> list[Branch]:
     """Return as many branches as fit, preferring those whose next token is most likely.
 
-    max_tokens: capacity in tokens, for logits and for the KV cache. The cache holds each branch's
-    next token and its drafted tokens except the last. Each branch takes as much as the longest one,
-    because all branches are stored in one rectangular array.
+    max_tokens: capacity of the KV cache in tokens. The cache holds each branch's next token and its
+    drafted tokens except the last. Each branch takes as much as the longest one, because all
+    branches are stored in one rectangular array.
     """
     kept: list[Branch] = []
     longest = 0
@@ -122,16 +113,6 @@ def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> l
             break
         kept.append(branch)
     return kept
-
-
-def logits_room(request: EngineRequest, vocab_size: int, room: int) -> int:
-    """Return the number of branch tokens that fit.
-
-    room: number of tokens that fit in the cache. The size of requested logits is a further limit.
-    """
-    if not request.return_generation_logits:
-        return room
-    return min(room, MAX_BRANCH_LOGITS_BYTES // (4 * vocab_size))
 
 
 def started_branches(branches: Sequence[Branch]) -> list[Branch]:

@@ -98,11 +98,6 @@ def flag(arrays: Arrays, name: str) -> bool:
     return name in arrays and _flag(name, arrays[name])
 
 
-def count(arrays: Arrays, name: str) -> int:
-    """Return an INT32 scalar of at least 0, or 0 if the tensor is absent. Raises RequestError."""
-    return int(_count(name, arrays[name])) if name in arrays and arrays[name].size else 0
-
-
 def _check_unread(name: str, array: Array, pad_id: Array | None) -> None:
     if name in _FILLED:
         nothing = {0} if pad_id is None or not pad_id.size else {0, pad_id.flat[0]}
@@ -313,6 +308,7 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
         "token_masks": request.token_masks is not None,
         "return_context_logits": request.return_context_logits,
+        "return_generation_logits": request.return_generation_logits,
         "return_prompt_log_probs": request.return_prompt_log_probs,
         "num_top_log_probs": request.num_top_log_probs > 0,
         "streaming": request.streaming,

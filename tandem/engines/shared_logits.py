@@ -107,16 +107,6 @@ class SharedLogitsWriter:
             self._pages.append(page)
         return np.array([os.getpid(), page.descriptor, page.number], np.uint64)
 
-    def take_back(self, handle: Handle) -> None:
-        """Free the page of logits that won't be read. Ignore handles of other or reused pages."""
-        if handle.size != _HANDLE_WORDS:
-            return
-        process, descriptor, number = handle.reshape(-1).tolist()
-        with self._lock:
-            for page in self._pages if process == os.getpid() else ():
-                if (page.descriptor, page.number) == (descriptor, number):
-                    _free(descriptor)
-
     def close(self) -> None:
         with self._lock:
             while self._pages:
@@ -132,12 +122,12 @@ class SharedLogitsWriter:
         return self._pages.popleft() if len(self._pages) >= MAX_PAGES else None
 
 
-def read_shared_logits(handle: Handle, start: int, count: int) -> Floats | None:
-    """Return up to `count` rows from row `start`; None if the logits are gone or never existed.
+def read_shared_logits(handle: Handle, count: int) -> Floats | None:
+    """Return up to `count` rows; None if the logits are gone or never existed.
 
     The page is then free, so a handle can be read only once.
     """
-    logits = _read(handle, start, count) if handle.size == _HANDLE_WORDS else None
+    logits = _read(handle, count) if handle.size == _HANDLE_WORDS else None
     if logits is None:
         _warn_once()
     return logits
@@ -148,7 +138,7 @@ def _warn_once() -> None:
     log.warning("failed to read a draft's logits; such drafts are verified by ids")
 
 
-def _read(handle: Handle, start: int, count: int) -> Floats | None:
+def _read(handle: Handle, count: int) -> Floats | None:
     process, descriptor, number = handle.reshape(-1).tolist()
     path = f"/proc/{process}/fd/{descriptor}"
     try:
@@ -161,8 +151,8 @@ def _read(handle: Handle, start: int, count: int) -> Floats | None:
         found, rows, width = _read_header(page)
         if not number or found != number:
             return None
-        logits = np.empty((max(0, min(count, rows - start)), width), np.float32)
-        os.preadv(page, [logits.data], _HEADER_BYTES + 4 * width * start)
+        logits = np.empty((min(count, rows), width), np.float32)
+        os.preadv(page, [logits.data], _HEADER_BYTES)
         if _read_header(page)[0] != number:  # reused meanwhile
             return None
         _free(page)

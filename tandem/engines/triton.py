@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tandem.contract import engine as tensors
 from tandem.contract.errors import ErrorCode, prefix_code
 from tandem.contract.metric import Metric
-from tandem.engines.decoding import count, decode, flag
+from tandem.engines.decoding import decode, flag
 from tandem.engines.encoding import Sent, encode
 from tandem.engines.engine import (
     COMPUTED_TOKENS,
@@ -118,8 +118,6 @@ class EngineModel:
             self._engine.stop(request_id)
             call.respond(EngineResponse())
             return
-        if tensors.UNREAD_LOGITS_HANDLE in arrays:
-            self._logits_writer.take_back(arrays.pop(tensors.UNREAD_LOGITS_HANDLE))
         _read_draft_logits(arrays)
         if flag(arrays, tensors.STREAMING) and not self._decoupled:
             raise UnsupportedError(
@@ -135,16 +133,14 @@ class EngineModel:
 
 
 def _read_draft_logits(arrays: dict[str, NDArray[Any]]) -> None:
-    """Replace the shared-memory handle with the draft tokens' logits, starting at the given row.
+    """Replace the shared-memory handle with the draft tokens' logits.
 
     If they are gone, fall back to verifying by token ID, which is just as exact.
     """
-    row = count(arrays, tensors.SHARED_LOGITS_ROW)
-    arrays.pop(tensors.SHARED_LOGITS_ROW, None)
     if tensors.SHARED_LOGITS_HANDLE not in arrays:
         return
     length = arrays.get(tensors.DRAFT_INPUT_IDS, NO_IDS).shape[-1]
-    logits = read_shared_logits(arrays.pop(tensors.SHARED_LOGITS_HANDLE), row, length)
+    logits = read_shared_logits(arrays.pop(tensors.SHARED_LOGITS_HANDLE), length)
     if logits is None:
         arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
     else:

@@ -153,59 +153,6 @@ def test_branches_have_the_same_log_probs_as_plain_drafts(engine):
         np.testing.assert_allclose(found.log_probs[i], plain.last.log_probs, atol=1e-4)
 
 
-def logits_of(engine, ids, drafts, counts, output_len, **given):
-    """Return branches, and for each branch the logits, shape [length, vocabulary]."""
-    asked = branch_call(drafts, counts, output_len)
-    outcome = engine.call(ids, **asked, return_generation_logits=True, **given)
-    found = outcome.last.branches
-    assert len(outcome.last.generation_logits) == found.lengths.sum()
-    ends = np.cumsum(found.lengths)[:-1]
-    return found, np.split(outcome.last.generation_logits, ends)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"sampling": SAMPLED},
-        {"sampling": replace(SAMPLED, top_k=5)},
-        {"sampling": replace(SAMPLED, bad_words=Words.of((5,), (7, 8)))},
-        {"sampling": SAMPLED, "draft_stop_probability": 0.1},
-    ],
-)
-def test_branches_have_the_same_logits_as_plain_drafts(engine, given):
-    ids, drafts = prompt(8, 20), [4, 5, 6]
-    found, logits = logits_of(engine, ids, drafts, 3, 4, **given)
-    assert len(found.lengths) > 6
-    for (accepted, token, drafted), of_branch in zip(rows(found), logits, strict=True):
-        context = [*ids, *drafts[:accepted], token]
-        plain = engine.call(context, 4, return_generation_logits=True, **given)
-        assert drafted == plain.tokens
-        np.testing.assert_allclose(of_branch, plain.last.generation_logits, atol=1e-3)
-    different = {of_branch.tobytes() for of_branch in logits}
-    assert len(different) > 3  # otherwise, the comparison couldn't detect swapped rows
-
-
-def test_branches_with_logits_begin_with_the_same_tokens_for_any_seed(engine):
-    """The target samples with its own noise, so the draft's seed can't predict the next token."""
-    ids, drafts = prompt(4, 20), [4, 5, 6]
-    found, _ = logits_of(engine, ids, drafts, 2, 3, sampling=SAMPLED)
-    greedy = branches(engine, ids, drafts, 2, 1)
-    assert found.outcomes[0].tolist() == greedy.outcomes[0].tolist()
-    other, _ = logits_of(engine, ids, drafts, 2, 3, sampling=replace(SAMPLED, seed=12))
-    assert other.outcomes.tolist() == found.outcomes.tolist()
-
-
-def test_the_total_size_of_branch_logits_is_limited(engine, monkeypatch):
-    ids, drafts = prompt(8, 20), [4, 5, 6]
-    whole, _ = logits_of(engine, ids, drafts, 3, 4, sampling=SAMPLED)
-    monkeypatch.setattr("tandem.engines.branch.MAX_BRANCH_LOGITS_BYTES", 4 * VOCAB * 21)
-    found, logits = logits_of(engine, ids, drafts, 3, 4, sampling=SAMPLED)
-    assert len(found.lengths) == 5  # branches of four tokens, with the most likely next tokens
-    assert set(map(tuple, found.outcomes.tolist())) < set(map(tuple, whole.outcomes.tolist()))
-    assert sum(map(len, logits)) == 20
-    assert len(branches(engine, ids, drafts, 3, 4, sampling=SAMPLED).lengths) == len(whole.lengths)
-
-
 def test_a_branch_ends_at_the_stop_probability(engine):
     ids, drafts = prompt(9, 20), [4, 5, 6]
     limit = 0.3
@@ -298,6 +245,10 @@ def test_branching_and_plain_calls_run_concurrently(engine):
         ({"branch_counts": [2**31 - 1] * 3}, "has 6442450941 branches"),
         ({"branch_output_len": [1, 300, 1]}, "the limit is 256"),
         ({"streaming": True}, "streaming isn't supported with branch_counts"),
+        (
+            {"return_generation_logits": True},
+            "return_generation_logits isn't supported with branch_counts",
+        ),
         ({"branch_counts": None}, "branch_counts is missing"),
     ],
 )

@@ -84,14 +84,12 @@ def test_a_stop_returns_the_branch_tokens_finished_so_far(passed_ms, tokens):
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0)
     whole = emulated(role="draft").call(prompt(1, 9), **branch_call([4, 5], 3, 6)).last.branches
-    logits = {"return_generation_logits": True}
-    pending = draft.start(prompt(1, 9), request_id="x", **logits, **branch_call([4, 5], 3, 6))
+    pending = draft.start(prompt(1, 9), request_id="x", **branch_call([4, 5], 3, 6))
     timer.run_ns(passed_ms * MS)
     draft.engine.stop("x")
     outcome = pending.wait()
     assert timer.now_ns() == passed_ms * MS
     assert outcome.error is None
-    assert outcome.last.generation_logits is None  # the caller wouldn't read them
     found = outcome.last.branches
     assert found.lengths.tolist() == ([tokens] * 9 if tokens else [])
     if tokens:

@@ -25,7 +25,7 @@ ELSEWHERE = """
 import sys
 import numpy as np
 from tandem.engines.shared_logits import read_shared_logits
-logits = read_shared_logits(np.array(sys.argv[1:], np.uint64), 0, 99)
+logits = read_shared_logits(np.array(sys.argv[1:], np.uint64), 99)
 if logits is not None:
     print(logits.tolist())
 """
@@ -37,7 +37,7 @@ from tandem.engines.shared_logits import read_shared_logits
 counts = {"right": 0, "gone": 0, "wrong": 0}
 for line in sys.stdin:
     *handle, value = map(int, line.split())
-    logits = read_shared_logits(np.array(handle, np.uint64), 0, 99)
+    logits = read_shared_logits(np.array(handle, np.uint64), 99)
     right = logits is not None and logits.size and (logits == value).all()
     counts["gone" if logits is None else "right" if right else "wrong"] += 1
 print(counts["right"] > 0, counts["gone"] > 0, counts["wrong"])
@@ -56,8 +56,8 @@ def rows(value: float, num: int = 2, width: int = 5) -> np.ndarray:
     return np.full((num, width), value, np.float32)
 
 
-def read(handle: np.ndarray, start: int = 0, count: int = 99) -> list | None:
-    logits = read_shared_logits(handle, start, count)
+def read(handle: np.ndarray) -> list | None:
+    logits = read_shared_logits(handle, 99)
     return None if logits is None else logits.tolist()
 
 
@@ -153,31 +153,10 @@ def test_an_unread_page_is_reused_after_its_timeout(writer, clock, num_pages):
     assert read(old) is None
 
 
-def test_a_page_taken_back_is_reused_immediately(writer, num_pages):
-    old = writer.write(rows(1))
-    other = writer.write(rows(2))
-    writer.take_back(old)
-    assert read(old) is None
-    new = writer.write(rows(3))
-    assert num_pages() == 2
-    writer.take_back(old)  # no effect, because the page has been reused
-    assert read(new) == rows(3).tolist()
-    assert read(other) == rows(2).tolist()
-
-
-def test_only_handles_of_the_writers_own_pages_can_be_taken_back(writer):
-    handle = writer.write(rows(1))
-    for odd in (handle + np.array([1, 0, 0], np.uint64), handle[:2], handle * 0):
-        writer.take_back(odd)
-    assert read(handle) == rows(1).tolist()
-
-
 def test_a_free_page_cannot_be_read(writer):
     handle = writer.write(rows(1))
     read(handle)
-    again = writer.write(rows(2))
-    writer.take_back(again)
-    for number in (0, *map(int, (handle[2], again[2]))):
+    for number in (0, int(handle[2])):
         assert read(np.array([*handle[:2], number], np.uint64)) is None
 
 

@@ -19,7 +19,7 @@ from tandem.contract.errors import split_code
 from tandem.contract.model_parameters import encode
 from tandem.engines.engine import EngineResponse
 from tandem.engines.errors import ResponseError
-from tandem.engines.shared_logits import SharedLogitsWriter, read_shared_logits
+from tandem.engines.shared_logits import SharedLogitsWriter
 from tandem.tools.triton.status import TritonLog
 
 FINAL = stand_in.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -259,40 +259,21 @@ def test_a_small_response_needs_no_free_shared_memory(begin, free):
     assert not response.has_error()
 
 
-def test_shared_draft_logits_can_start_at_a_later_row(begin):
+def test_a_shortened_draft_gets_the_first_rows_of_its_shared_logits(begin):
     writer, engine = SharedLogitsWriter(), Scripted()
     logits = np.arange(5 * 131, dtype=np.float32).reshape(5, 131)
-    given = {"draft_input_ids": [7, 8], "shared_logits_handle": writer.write(logits)}
-    ask(begin(engine), shared_logits_row=[2], **given)
-    assert engine.calls[0][0].draft_logits.tolist() == logits[2:4].tolist()
+    ask(begin(engine), draft_input_ids=[7, 8], shared_logits_handle=writer.write(logits))
+    assert engine.calls[0][0].draft_logits.tolist() == logits[:2].tolist()
     writer.close()
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (-1, "shared_logits_row must be at least 0; got -1"),
-        (4, "got [1, 131]"),
-    ],
-)
-def test_rows_beyond_the_shared_page_are_rejected(begin, row, message):
+def test_shared_logits_that_lack_a_draft_token_are_rejected(begin):
     writer = SharedLogitsWriter()
-    handle = writer.write(np.zeros((5, 131), np.float32))
-    given = {"draft_input_ids": [7, 8], "shared_logits_handle": handle, "shared_logits_row": [row]}
+    handle = writer.write(np.zeros((1, 131), np.float32))
+    given = {"draft_input_ids": [7, 8], "shared_logits_handle": handle}
     response, _ = ask(begin(), temperature=[1.0], **given)
-    assert message in error_of(response)[0]
+    assert "got [1, 131]" in error_of(response)[0]
     writer.close()
-
-
-def test_a_call_can_return_an_unread_page_of_logits(begin):
-    engine = Scripted()
-    model = begin(engine)
-    _, sender = ask(model, wanted=[*PLAIN, "shared_logits_handle"])
-    engine.calls[0][1](answer(generation_logits=np.zeros((2, 131), np.float32)))
-    handle = sender.sent[0][0].arrays["shared_logits_handle"][0]
-    ask(model, unread_logits_handle=handle)
-    assert read_shared_logits(handle, 0, 2) is None
-    assert len(engine.calls) == 2
 
 
 def test_masks_work_with_shared_logits(begin):

@@ -76,7 +76,7 @@ def test_a_draft_engine_returns_its_logits_or_a_shared_handle(client):
         outputs=[grpc.InferRequestedOutput(name) for name in outputs],
     )
     sent = result.as_numpy(engine.GENERATION_LOGITS)[0, 0]
-    shared = read_shared_logits(result.as_numpy(engine.SHARED_LOGITS_HANDLE), 0, 3)
+    shared = read_shared_logits(result.as_numpy(engine.SHARED_LOGITS_HANDLE), 3)
     assert shared.shape[0] == 3
     assert shared.tolist() == sent.tolist()
 

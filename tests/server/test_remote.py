@@ -104,7 +104,6 @@ def calls(server, replica, model="target", outcome="ok"):
         {"temperature": 1.0, "seed": 3},
         {"temperature": 1.0, "seed": 3, "use_draft_logits": True},
         {"draft_ahead": "true"},
-        {"temperature": 1.0, "seed": 4, "draft_ahead": "true", "use_draft_logits": True},
         {"return_log_probs": True, "num_draft_tokens": 1},
         {"stop_words": ["e"], "min_tokens": 9},
         {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "[a-z ]{30}"},

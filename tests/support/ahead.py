@@ -5,11 +5,9 @@ from hypothesis import strategies as st
 from scripted import SETTINGS, with_engines
 from strategies import requests_of
 
-from tandem.bls.request import Request, Sampling
+from tandem.bls.request import Request
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
-SHARED = with_engines(AHEAD, target={"shares_logits": True}, draft={"shares_logits": True})
-BY_PROBABILITIES = {"use_draft_logits": True, "sampling": Sampling(top_k=0)}
 
 
 def request_of(**changes) -> Request:

@@ -195,7 +195,7 @@ class BranchingDraft:
 
     agrees: average number of tokens out of 8 that equal the target's. unsure_every: at multiples of
     this position, the target's token is the last guess for an outcome; elsewhere it is the first
-    guess. keeps_lengths: if False, branches are too long. The logits are 1 at the sampled token.
+    guess. keeps_lengths: if False, branches are too long.
     """
 
     language: Language
@@ -206,17 +206,11 @@ class BranchingDraft:
 
     def answers(self, call: EngineCall) -> Iterator[EngineResult]:
         self.calls.append(call)
-        branches: tuple[BranchDraft, ...] = ()
         if call.branching is None:
-            drafted = said = self.drafted(call.context, call.max_new_tokens, call)
+            drafted = self.drafted(call.context, call.max_new_tokens, call)
+            yield EngineResult(ids(*drafted))
         else:
-            drafted, said, rows = [], [], 0
-            for branch in self.branches(call):
-                branches += (branch._replace(logits_row=rows),)
-                said += branch.tokens.tolist()
-                rows = len(said)
-        logits = np.eye(VOCAB, dtype=np.float32)[said] if call.wants_logits else None
-        yield EngineResult(ids(*drafted), branches=branches, draft_logits=logits)
+            yield EngineResult(ids(), branches=tuple(self.branches(call)))
 
     def next(self, context, banned=()) -> int:
         token = self.language.next(context, banned)

@@ -31,10 +31,8 @@ DRAFT = (0.96 * TARGET + _random.normal(0, 0.28, TARGET.shape)).astype(np.float3
 PROMPT = np.array([3, 4], np.int32)  # one word
 TEXTS = 20
 DRAFT_LENS = (3, 2, 4, 1, 3)
-SHARED = with_engines(
-    SETTINGS,
-    target={"shares_logits": True, "vocab_size": VOCAB},
-    draft={"shares_logits": True, "branches": True, "vocab_size": VOCAB},
+AHEAD = with_engines(
+    SETTINGS, target={"vocab_size": VOCAB}, draft={"branches": True, "vocab_size": VOCAB}
 )
 IN_TIME = ("in time", "in time", "late")  # results of drafting ahead, repeated in order
 
@@ -69,7 +67,7 @@ class Target:
             input_ids=call.context,
             max_new_tokens=call.max_new_tokens,
             draft_ids=draft.tokens,
-            draft_logits=None if logits is None else logits[draft.logits_row :][: len(draft)],
+            draft_logits=None if logits is None else logits[: len(draft)],
             sampling=SamplingParams(**vars(self._warp), seed=call.seed),
         )
         sampler = self.sampler(request, VOCAB)
@@ -92,22 +90,16 @@ class Draft:
 
     def answers(self, call: EngineCall) -> Iterator[EngineResult]:
         first, last = len(call.context), int(call.context[-1])
-        branches: tuple[BranchDraft, ...] = ()
         if call.branching is None:
             tokens, used = self._drafted(call.seed, first, last, call.max_new_tokens)
-        else:
-            tokens, used = [], []
-            for accepted, token, length in self._outcomes(call):
-                position = first + accepted + 1
-                behind, more = self._drafted(call.seed, position, token, length)
-                ids = np.array(behind, np.int32)
-                branches += (BranchDraft(accepted, token, ids, len(used)),)
-                used += more
-        yield EngineResult(
-            np.array(tokens, np.int32),
-            draft_logits=DRAFT[used] if call.wants_logits else None,
-            branches=branches,
-        )
+            logits = DRAFT[used] if call.wants_logits else None
+            yield EngineResult(np.array(tokens, np.int32), draft_logits=logits)
+            return
+        branches: tuple[BranchDraft, ...] = ()
+        for accepted, token, length in self._outcomes(call):
+            tokens, _ = self._drafted(call.seed, first + accepted + 1, token, length)
+            branches += (BranchDraft(accepted, token, np.array(tokens, np.int32)),)
+        yield EngineResult(np.array([], np.int32), branches=branches)
 
     def _drafted(
         self, seed: int, first: int, last: int, length: int
@@ -163,7 +155,7 @@ def speak(
             use_draft_logits=use_draft_logits,
             draft_ahead=ahead,
         )
-        decoding = decoding_of(request, SHARED if ahead else SETTINGS)
+        decoding = decoding_of(request, AHEAD if ahead else SETTINGS)
         play(decoding, target, draft, IN_TIME)
         count(decoding.sequence.output, counts)
         drafted += decoding.statistics.num_draft_tokens

@@ -11,7 +11,6 @@ import numpy as np
 from tandem.engines.branch import (
     Branch,
     fitting,
-    logits_room,
     make_branches,
     pack_branches,
     started_branches,
@@ -214,7 +213,7 @@ class EmulatedBranchingCall(EmulatedCall):
         super().__init__(request, respond, sampler, usage, begin_ns=begin_ns)
         self._language = own
         self._target = EmulatedSampler(request, target)
-        self._max_tokens = logits_room(request, own.vocab_size, max_tokens)
+        self._max_tokens = max_tokens
         self._branches: list[Branch] = []
         self.over = True
 
@@ -248,15 +247,12 @@ class EmulatedBranchingCall(EmulatedCall):
                 except RequestError:  # every token is banned
                     branch.over = True
                 else:
-                    branch.add(token.id, math.log(token.probability), token.row)
-        rows = [row for branch in started_branches(self._branches) for row in branch.logits]
-        self._logits = dense(rows, self._sampler.vocab_size) if rows else None
+                    branch.add(token.id, math.log(token.probability))
         self._steps = 1 + max((branch.steps for branch in self._branches), default=0)
         self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
 
     def stop(self) -> None:
         """Keep only the tokens that the branches have so far."""
-        self._logits = None  # the caller wouldn't read them
         if not self.due:
             self._steps = len(self._ends_ns)
             self._branches = [branch.early(self._steps - 1) for branch in self._branches]
@@ -270,15 +266,13 @@ class EmulatedBranchingCall(EmulatedCall):
             EngineResponse(
                 usage=self._final_usage()._replace(draft_tokens=0),  # the call verifies no drafts
                 branches=pack_branches(branches, with_log_probs=self.request.return_log_probs),
-                generation_logits=self._logits,
             )
         )
 
     def _candidates(self, own: EmulatedSampler, target: EmulatedSampler, count: int) -> list[int]:
         """Return up to `count` guesses for the next token, or none if every token is banned."""
-        by_noise = not self.request.return_generation_logits
         try:
-            first, truth = own.peek(by_noise=by_noise), target.peek(by_noise=by_noise)
+            first, truth = own.peek(), target.peek()
         except RequestError:
             return []
         guesses = self._language.alternatives(own.text, first, truth)

@@ -59,15 +59,9 @@ class EmulatedSampler:
         self.append(token.id)
         return token
 
-    def peek(self, *, by_noise: bool) -> int:
-        """Return the next token without appending it.
-
-        by_noise: whether to draw it with the call's noise instead of returning the most likely
-        token.
-        """
-        if by_noise or self._sampling.greedy:
-            return self._choose().id
-        return int(self._rows()[1].tokens[0])
+    def peek(self) -> int:
+        """Return the next token without appending it."""
+        return self._choose().id
 
     def allows(self, token: int) -> bool:
         return not (self._banned_ids() == token).any()

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from tandem.engines.branch import (
     Branch,
     fitting,
-    logits_room,
     make_branches,
     pack_branches,
     started_branches,
@@ -20,7 +19,7 @@ from tandem.engines.engine import EngineRequest, EngineResponse, Floats, Respond
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.stepping.kv_cache import BranchKV, BranchSegment, KVCache, Packed
 from tandem.engines.stepping.sampling import CallSampler
-from tandem.engines.stepping.sequence import CallSequence, take_logits
+from tandem.engines.stepping.sequence import CallSequence
 from tandem.sampling.warping import likeliest, log_probs
 
 
@@ -89,14 +88,13 @@ class BranchingSequence(CallSequence):
         return not self._live
 
     def answer(self, *, final: bool) -> None:
-        rows = started_branches(self._branches)
-        logits = [] if self.stopped else [row[None] for branch in rows for row in branch.logits]
+        branches = started_branches(self._branches)
+        with_log_probs = self.request.return_log_probs
         self._send(
             EngineResponse(
                 final=final,
                 usage=self._usage(),
-                branches=pack_branches(rows, with_log_probs=self.request.return_log_probs),
-                generation_logits=take_logits(logits),
+                branches=pack_branches(branches, with_log_probs=with_log_probs),
             )
         )
 
@@ -112,7 +110,6 @@ class BranchingSequence(CallSequence):
         assert self.entry is not None
         longest = max((branch.limit for branch in wanted), default=0)
         room = self._cache.branch_room(len(wanted), longest)
-        room = logits_room(self.request, self.sampler.vocab_size, room)
         self._branches = self._live = fitting(wanted, self._max_branches, room)
         if self._live:
             longest = max(branch.limit for branch in self._live)
@@ -130,29 +127,26 @@ class BranchingSequence(CallSequence):
                 continue
             token = int(self._weights(scores, self._end(branch)).argmax())
             log_prob = float(log_probs(row, [token])[0]) if wants_log_probs else None
-            kept = scores.copy() if request.return_generation_logits else None
-            branch.add(token, log_prob, kept)
+            branch.add(token, log_prob)
         self._continue_live()
 
     def _rank(self, scores: Floats, position: int, count: int) -> list[int]:
         """Return up to `count` candidates for `position`, most likely first.
 
-        scores: [vocab_size]. If draft and target share their noise, it is applied before ranking,
-        so that the target's own token is among the best.
+        scores: [vocab_size]. The noise that draft and target share is applied before ranking, so
+        that the target's own token is among the best.
         """
-        shares_noise = not self.request.return_generation_logits
-        weights = self._weights(scores, position, with_noise=shares_noise)
+        weights = self._weights(scores, position)
         best = likeliest(weights, count)
         never = -np.inf if self.sampler.greedy else 0.0
         ranked: list[int] = best[weights[best] > never].tolist()
         return ranked
 
-    def _weights(self, scores: Floats, position: int, *, with_noise: bool = True) -> Floats:
+    def _weights(self, scores: Floats, position: int) -> Floats:
         """Return weights [vocab_size]: a plain call's token is the one with the highest weight."""
         if self.sampler.greedy:
             return scores
-        p = self.sampler.probabilities(scores)
-        return p / self._noise(position) if with_noise else p
+        return self.sampler.probabilities(scores) / self._noise(position)
 
     def _noise(self, position: int) -> Floats:
         """Return the noise [vocab_size] that a plain call uses at that position."""

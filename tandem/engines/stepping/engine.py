@@ -234,7 +234,6 @@ class SteppingEngine:
             self._scheduler.waiting.append(sequence)
         for sequence in self._scheduler.calls if stops else ():
             if sequence.request.request_id in stops:
-                sequence.stopped = True
                 self._finish_early(sequence)
         return not closing
 

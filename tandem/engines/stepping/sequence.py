@@ -47,7 +47,7 @@ class CallSequence:
         self.tokens = np.empty(len(context) + request.max_new, np.int64)
         self.tokens[: self.length] = np.concatenate((context, drafts))
         self.entry: KVEntry | None = None
-        self.abandoned = self.stopped = False
+        self.abandoned = False
         self.over = False
         self._respond = respond
         self._generated: list[int] = []

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ahead import AHEAD, BY_PROBABILITIES, SHARED, fates, request_of, requests
+from ahead import AHEAD, fates, request_of, requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import (
@@ -133,9 +133,7 @@ def test_failed_branch_calls_pause_drafts_but_rejected_ones_do_not():
     [
         ({"draft_ahead": False}, AHEAD),
         ({}, SETTINGS),
-        (BY_PROBABILITIES, AHEAD),
-        (BY_PROBABILITIES, with_engines(SHARED, target={"shares_logits": False})),
-        (BY_PROBABILITIES | {"seeded": True}, SHARED),
+        ({"use_draft_logits": True, "sampling": Sampling(top_k=0)}, AHEAD),
         ({"drafter": "prompt_lookup", "prompt_lookup_num_tokens": 4}, AHEAD),
         (
             {"seeded": True, "sampling": Sampling(top_k=0)},

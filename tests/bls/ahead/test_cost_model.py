@@ -60,14 +60,3 @@ def test_branches_finish_within_the_time_of_a_verification():
 def test_a_slow_draft_engine_does_not_benefit_from_drafting_ahead():
     slow = Costs(target=(0.02, 0.0), step=(0.02, 0.0), overhead=0.001)
     assert best_plan(slow, 0.3, 8, 128)[0].num_tokens == 1
-
-
-@pytest.mark.parametrize("most", [4, 9, 65, 300, 2**20])
-def test_plans_respect_the_limit_of_branch_tokens_per_call(most):
-    """Large logits, for example, lower the limit: branches are then fewer or shorter."""
-    plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 16, 128, most)
-    assert plan.num_branches * plan.num_tokens <= most
-    unlimited = best_plan(LLAMA_70B_1B, 0.8, 16, 128)
-    assert advantage <= unlimited[1]
-    if most >= unlimited[0].num_branches * unlimited[0].num_tokens:
-        assert (plan, advantage) == unlimited

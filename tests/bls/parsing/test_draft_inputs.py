@@ -119,6 +119,18 @@ def test_draft_ahead_overrides_the_deployments_default():
     assert request_of().draft_ahead is None
 
 
+def test_draft_ahead_true_is_rejected_when_sampling_with_draft_logits():
+    able = with_engines(SETTINGS, draft={"branches": True})
+    by_logits = {"use_draft_logits": True, "temperature": 0.5}
+    assert request_of(settings=replace(able, draft_ahead=True), **by_logits).draft_ahead is True
+    assert rejection(settings=able, draft_ahead="true", **by_logits) == (
+        "input 'draft_ahead' can't be true if the request samples with 'use_draft_logits'; send "
+        "auto or false"
+    )
+    # Greedy requests always compare ids.
+    assert request_of(settings=able, draft_ahead="true", use_draft_logits=True).draft_ahead is True
+
+
 def test_the_default_threshold_applies_only_with_logits():
     lossy = replace(SETTINGS, draft_acceptance_threshold=0.25)
     assert request_of(settings=lossy).draft_acceptance_threshold is None

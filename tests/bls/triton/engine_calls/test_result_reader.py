@@ -11,7 +11,7 @@ from tandem.bls.triton.engine_tensors import read_result
 from tandem.contract import engine as tensors
 
 
-def test_each_branch_has_its_own_tokens_and_rows_of_logits():
+def test_each_branch_has_its_own_tokens():
     outputs = {
         tensors.OUTPUT_IDS: ids(),
         tensors.SEQUENCE_LENGTH: np.zeros((1, 1), np.int32),
@@ -24,7 +24,6 @@ def test_each_branch_has_its_own_tokens_and_rows_of_logits():
     branches = read_result(response, call, 1.0, SETTINGS.draft).branches
     assert [(b.num_accepted, b.next_token) for b in branches] == [(0, 5), (0, 6), (1, 7)]
     assert [b.tokens.tolist() for b in branches] == [[1, 2], [3], [4, 5]]
-    assert [b.logits_row for b in branches] == [0, 2, 3]
 
 
 BRANCH = {
@@ -60,18 +59,16 @@ def logits(rows):
     return {tensors.GENERATION_LOGITS: np.zeros((1, 1, rows, 5), np.float32)}
 
 
-@pytest.mark.parametrize("branching", [None, Branching((1,), (1,))])
-def test_logits_that_lack_a_draft_token_are_an_error_of_the_draft_engine(branching):
+def test_logits_that_lack_a_draft_token_are_an_error_of_the_draft_engine():
     """The target would reject the draft, and with it the request."""
-    outputs = {tensors.OUTPUT_IDS: ids(3, 1), tensors.SEQUENCE_LENGTH: np.int32([[2]]), **BRANCH}
-    call = EngineCall("draft", ids(), 2, seed=0, branching=branching)
-    needed = 1 if branching else 2
+    outputs = {tensors.OUTPUT_IDS: ids(3, 1), tensors.SEQUENCE_LENGTH: np.int32([[2]])}
+    call = EngineCall("draft", ids(), 2, seed=0)
 
     def read(rows):
         response = triton.response_of(outputs | logits(rows))
         return read_result(response, call, 1.0, SETTINGS.draft)
 
-    assert read(needed).draft_logits.shape()[-2] == needed
-    assert read(needed + 1).draft_logits is not None
+    assert read(2).draft_logits.shape()[-2] == 2
+    assert read(3).draft_logits is not None
     with pytest.raises(EngineCallError, match="model 'draft' failed: its response is malformed"):
-        read(needed - 1)
+        read(1)
