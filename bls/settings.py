@@ -127,8 +127,6 @@ class LoopSettings(RequestLimits):
     max_matching_ngram_size: int = 4
 
     # Prompt lookup
-    lookup_keeps_all: bool = True
-    lookup_uses_oldest: bool = False
     hybrid_min_ngram_size: int = 2  # for shorter matches, `hybrid` uses the draft model
     max_pool_tokens: int = 0  # total size of the pools; 0: no pools
 

@@ -46,8 +46,6 @@ class PromptLookup(Drafter):
     ) -> None:
         self._max_copied = request.prompt_lookup_num_tokens
         self._max_ngram_size = request.max_matching_ngram_size
-        self._keep_all = settings.lookup_keeps_all
-        self._use_oldest = settings.lookup_uses_oldest
         tokens = request.prediction
         self._prediction = None if tokens is None else Prediction(tokens)
         self._max_predicted = request.prediction_num_tokens
@@ -87,13 +85,7 @@ class PromptLookup(Drafter):
         predicted = self._match_in_prediction(sequence, limit)
         limit = min(limit, self._max_copied)
         pooled = self._match_in_pool(sequence, limit)
-        own = look_up(
-            sequence.context,
-            limit,
-            max_ngram_size=self._max_ngram_size,
-            keep_all=self._keep_all,
-            use_oldest=self._use_oldest,
-        )
+        own = look_up(sequence.context, limit, max_ngram_size=self._max_ngram_size)
         matches = ((predicted, PREDICTION), (own, PROMPT_LOOKUP.name), (pooled, LOOKUP_POOL))
         return max(matches, key=lambda found: found[0].ngram_size if found[0] else 0)
 

@@ -18,23 +18,13 @@ class Match(NamedTuple):
     ngram_size: int
 
 
-def look_up(
-    text: NDArray[np.int32],
-    limit: int,
-    *,
-    max_ngram_size: int,
-    keep_all: bool = True,
-    use_oldest: bool = False,
-) -> Match | None:
+def look_up(text: NDArray[np.int32], limit: int, *, max_ngram_size: int) -> Match | None:
     """Return at most ``limit`` tokens that followed the longest n-gram that repeats at the end.
 
-    use_oldest: use the n-gram's oldest occurrence, which has the most tokens after it. keep_all,
-    without use_oldest: use the newest occurrence that ``limit`` tokens follow, or the oldest one if
-    there is none. With neither, use the newest occurrence. The match counts up to ``MAX_MATCH``
-    matching tokens, even beyond the n-gram.
+    This uses the n-gram's newest occurrence that ``limit`` tokens follow, or the oldest one if
+    there is none. The match counts up to ``MAX_MATCH`` matching tokens, even beyond the n-gram.
 
-    Source: Saxena, "Prompt Lookup Decoding", 2023. The options are the same as in TensorRT-LLM's
-    ``NGramDecodingConfig``.
+    Source: Saxena, "Prompt Lookup Decoding", 2023.
 
     >>> look_up(np.array([1, 2, 3, 4, 1, 2]), limit=3, max_ngram_size=2)
     Match(tokens=[3, 4, 1], ngram_size=2)
@@ -42,37 +32,24 @@ def look_up(
     places, size = find_occurrences(text[:-1], text, max_ngram_size)
     if not size:
         return None
-    start = int(places[0])
-    if not use_oldest and not keep_all:
-        start = int(places[-1])
-    elif not use_oldest:
-        with_whole_draft = places[len(text) - places >= limit]
-        start = int(with_whole_draft[-1]) if len(with_whole_draft) else start
+    with_whole_draft = places[len(text) - places >= limit]
+    start = int(with_whole_draft[-1] if len(with_whole_draft) else places[0])
     while size < min(MAX_MATCH, start) and text[start - size - 1] == text[-size - 1]:
         size += 1
     return Match(text[start : start + limit].tolist(), size)
 
 
-MIN_COPIED_AFTER, MAX_COPIED_AFTER = 2, 24  # sizes of n-grams; a single token is too common
-
-
 def copy_like_match(text: NDArray[np.int32], limit: int) -> list[int]:
     """Return what followed the longest n-gram that repeats at the end, as many tokens as it has.
 
-    So a match by chance costs little, and a copied passage continues in longer and longer drafts.
-    This uses the newest occurrence that all of these tokens follow, or the oldest if there is none.
+    So a match by chance costs little, and a copied passage continues in longer and longer drafts. A
+    single matching token is too common. limit: maximum number of tokens, at least 0.
 
     >>> copy_like_match(np.array([1, 2, 3, 4, 1, 2]), limit=16)
     [3, 4]
     """
-    places, size = find_occurrences(text[:-1], text, MAX_COPIED_AFTER)
-    limit = min(limit, size)
-    if size < MIN_COPIED_AFTER or limit < 1:
-        return []
-    with_whole_draft = places[places <= len(text) - limit]
-    start = with_whole_draft[-1] if len(with_whole_draft) else places[0]
-    copied: list[int] = text[start : start + limit].tolist()
-    return copied
+    match = look_up(text, limit, max_ngram_size=MAX_MATCH)
+    return match.tokens[: match.ngram_size] if match and match.ngram_size > 1 else []
 
 
 def find_occurrences(

@@ -45,8 +45,6 @@ scripts = st.lists(st.sampled_from([True, True, False, None]), min_size=1, max_s
 lookups = st.builds(
     replace,
     st.just(SETTINGS),
-    lookup_keeps_all=st.booleans(),
-    lookup_uses_oldest=st.booleans(),
     hybrid_min_ngram_size=st.integers(1, 4),
 )
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tandem.lookup.ngrams import MAX_MATCH, copy_like_match, look_up
 
 
-def found(tokens, limit, ngram=2, **options):
-    return look_up(np.array(tokens, np.int32), limit, max_ngram_size=ngram, **options)
+def found(tokens, limit, ngram=2):
+    return look_up(np.array(tokens, np.int32), limit, max_ngram_size=ngram)
 
 
 def test_the_documented_example_gives_the_documented_result():
@@ -23,17 +23,15 @@ OCCURRENCES = [1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2]
 
 
 @pytest.mark.parametrize(
-    ("switches", "limit", "draft"),
+    ("limit", "draft"),
     [
-        ({}, 4, [20, 21, 22, 1]),  # the newest with 4 tokens after it
-        ({}, 3, [30, 1, 2]),
-        ({"keep_all": False}, 4, [30, 1, 2]),
-        ({"use_oldest": True}, 4, [10, 11, 12, 1]),
-        ({"use_oldest": True, "keep_all": False}, 4, [10, 11, 12, 1]),
+        (3, [30, 1, 2]),
+        (4, [20, 21, 22, 1]),  # only 3 tokens follow the newest occurrence
+        (99, [10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2]),
     ],
 )
-def test_keep_all_and_use_oldest_choose_the_documented_occurrence(switches, limit, draft):
-    assert found(OCCURRENCES, limit, **switches).tokens == draft
+def test_the_newest_occurrence_before_a_whole_draft_is_copied(limit, draft):
+    assert found(OCCURRENCES, limit).tokens == draft
 
 
 # Sequences that repeat parts of a text of up to 8 tokens
@@ -45,29 +43,24 @@ repeated = st.lists(st.integers(0, 3), min_size=1, max_size=8).flatmap(
 
 
 @settings(max_examples=250)
-@given(repeated, st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans())
-def test_keep_all_and_use_oldest_choose_the_copy(row, ngram, limit, keep_all, use_oldest):
-    match = found(row, limit, ngram, keep_all=keep_all, use_oldest=use_oldest)
+@given(repeated, st.integers(1, 6), st.integers(1, 6))
+def test_the_longest_ngram_that_occurred_before_is_continued(row, ngram, limit):
+    match = found(row, limit, ngram)
     for size in range(min(ngram, len(row) - 1), 0, -1):
         ends = [at for at in range(size, len(row)) if row[at - size : at] == row[-size:]]
         if not ends:
             continue
         whole = [at for at in ends if len(row) - at >= limit]
-        if use_oldest:
-            start = ends[0]
-        elif keep_all:
-            start = whole[-1] if whole else ends[0]
-        else:
-            start = ends[-1]
+        start = whole[-1] if whole else ends[0]
         assert match.tokens == row[start : start + limit]
         assert match.ngram_size >= size
         return
     assert match is None
 
 
-@given(repeated, st.integers(1, 6), st.booleans(), st.booleans())
-def test_matching_tokens_beyond_the_ngram_are_counted(row, ngram, keep_all, use_oldest):
-    match = found(row, len(row), ngram, keep_all=keep_all, use_oldest=use_oldest)
+@given(repeated, st.integers(1, 6))
+def test_matching_tokens_beyond_the_ngram_are_counted(row, ngram):
+    match = found(row, len(row), ngram)
     if match is not None:
         start = len(row) - len(match.tokens)
         sizes = [n for n in range(1, start + 1) if row[start - n : start] == row[-n:]]
@@ -79,7 +72,6 @@ def test_matching_tokens_beyond_the_ngram_are_counted(row, ngram, keep_all, use_
     [
         ([1, 2, 3, 4, 5, 6, 1, 2, 3], [4, 5, 6]),
         ([9, 2, 3, 4, 1, 2], []),  # a single token matches
-        ([1, 2, 3, 7, 1, 2, 4, 8, 1, 2], [4, 8]),  # the newest occurrence
         ([1, 2, 1, 2, 1, 2], [1, 2]),
         ([], []),
     ],

@@ -26,8 +26,6 @@ def parameters_of(planned):
 LOOKUP = {
     "prompt_lookup_num_tokens": 10,
     "max_matching_ngram_size": 3,
-    "is_keep_all": False,
-    "is_use_oldest": False,
 }
 
 
@@ -45,7 +43,6 @@ def test_an_llmapi_target_gets_its_model_and_lookup_settings(folder):
         "decoding_type": "NGram",
         "max_draft_len": 10,
         "max_matching_ngram_size": 3,
-        "is_keep_all": False,
         "is_use_oldest": False,
         "is_public_pool": False,
     }

@@ -153,8 +153,6 @@ class Deployment:
             **decoding.model_dump(exclude={"drafter", "prompt_lookup"}),
             prompt_lookup_num_tokens=lookup.prompt_lookup_num_tokens,
             max_matching_ngram_size=lookup.max_matching_ngram_size,
-            lookup_keeps_all=lookup.is_keep_all,
-            lookup_uses_oldest=lookup.is_use_oldest,
             hybrid_min_ngram_size=lookup.hybrid_min_ngram_size,
             max_pool_tokens=lookup.max_pool_tokens,
             **profile.admission.model_dump(),

@@ -79,20 +79,10 @@ def test_without_matches_prompt_lookup_decodes_in_growing_chunks():
 OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("keeps_all", "uses_oldest", "draft"),
-    [
-        (True, True, [10, 11, 12, 1]),
-        (False, True, [10, 11, 12, 1]),
-        (True, False, [20, 21, 22, 1]),
-        (False, False, [30, 1, 2]),
-    ],
-)
-def test_profile_settings_choose_the_occurrence_to_copy(keeps_all, uses_oldest, draft):
-    settings = replace(SETTINGS, lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
+def test_prompt_lookup_copies_after_the_newest_occurrence_before_a_whole_draft():
     request = request_of("prompt_lookup", prompt_ids=OCCURRENCES)
-    found = PromptLookup(request, settings).propose(Sequence(request), 4, None)
-    assert (found.tokens.tolist(), found.tokens.dtype) == (draft, np.int32)
+    found = PromptLookup(request, SETTINGS).propose(Sequence(request), 4, None)
+    assert (found.tokens.tolist(), found.tokens.dtype) == ([20, 21, 22, 1], np.int32)
     assert found.drafter == "prompt_lookup"
 
 

@@ -107,10 +107,6 @@ class LookupSection(ConfigSection):
     """Maximum draft tokens per round; no effect with `draft_len: auto`."""
     max_matching_ngram_size: PositiveInt = LoopSettings.max_matching_ngram_size
     """Longest n-gram to search for; shorter n-grams are tried next, down to 1 token."""
-    is_keep_all: bool = LoopSettings.lookup_keeps_all
-    """Unless the oldest is used: skip occurrences too recent to be followed by a whole draft."""
-    is_use_oldest: bool = LoopSettings.lookup_uses_oldest
-    """Copy what follows the n-gram's oldest occurrence; false: its newest occurrence."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,6 +153,7 @@ class LlmApiTarget(CheckpointSection):
             return {
                 "decoding_type": "NGram",
                 "max_draft_len": self.prompt_lookup.prompt_lookup_num_tokens,
+                "is_use_oldest": False,  # the newest occurrence, as in Tandem's own prompt lookup
                 **self.prompt_lookup.model_dump(exclude={"prompt_lookup_num_tokens"}),
             }
         return self.speculative_config
