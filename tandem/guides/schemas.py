@@ -3,7 +3,7 @@ r"""Prepares JSON schemas for the library, so that every answer matches its sche
 llguidance 1.9 counts repeated names for `minProperties`, so some schemas are rejected. With escapes
 such as `\u0061`, an additional name may be another spelling of a declared one, so escapes are
 restricted. The library rejects some keywords that have no effect, so they are removed. It misreads
-some patterns and formats, so they are rewritten. It doesn't support `uniqueItems` and
+some patterns, so they are rewritten. It doesn't support `uniqueItems` and
 `propertyNames`, so a few values are listed. It never ends if no finite text matches a part, such as
 a list that must contain itself, so such parts are removed.
 """
@@ -23,7 +23,7 @@ from tandem.contract.guide import EXACT, LAYOUT_KEY, OWN_OPTIONS
 from tandem.guides.closed_objects import close_objects
 from tandem.guides.errors import NO_TEXT, TOO_LARGE, GuideError, GuideWarning
 from tandem.guides.number_limits import check_numbers
-from tandem.guides.patterns import FORMATS, translate
+from tandem.guides.patterns import translate
 from tandem.guides.schema_parts import (
     Definitions,
     check_references,
@@ -49,9 +49,10 @@ IDLE: Final[dict[str, tuple[Any, ...]]] = {
     "dependentRequired": ({},),
     "dependentSchemas": ({},),
 }
-# Formats that the library enforces correctly. Formats that are neither here nor in FORMATS are
-# annotations, as in the standard.
-LIBRARY_FORMATS = frozenset({"duration", "hostname", "ipv4", "uri", "uuid"})
+# Formats that the library enforces. Others are annotations, as in the standard.
+FORMATS: Final = frozenset(
+    {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
+)
 # Keywords that have an effect only together with one of the listed keywords.
 DEPENDENT: Final[dict[str, tuple[str, ...]]] = {
     "if": ("then", "else"),
@@ -196,7 +197,6 @@ def _rewrite(schema: dict[str, Any]) -> None:
             if isinstance(count, float) and count.is_integer():
                 part[keyword] = int(count)
         _bound_integer(part)
-        _replace_format(part)
         pattern, by_name = part.get("pattern"), part.get("patternProperties")
         if isinstance(pattern, str):
             part["pattern"] = translate(pattern, unwritable)
@@ -211,22 +211,10 @@ def _rewrite(schema: dict[str, Any]) -> None:
 
 def _is_idle(keyword: str, value: Any, part: Mapping[str, Any]) -> bool:
     if keyword == "format":
-        return isinstance(value, str) and value not in LIBRARY_FORMATS | FORMATS.keys()
+        return isinstance(value, str) and value not in FORMATS
     if keyword in DEPENDENT:
         return part.keys().isdisjoint(DEPENDENT[keyword])
     return any(value == idle and type(value) is type(idle) for idle in IDLE.get(keyword, ()))
-
-
-def _replace_format(part: dict[str, Any]) -> None:
-    """Replace a format that the library matches incorrectly with a pattern."""
-    name, all_of = part.get("format"), part.get("allOf", [])
-    if not isinstance(name, str) or name not in FORMATS or not isinstance(all_of, list):
-        return
-    del part["format"]
-    if "pattern" in part:  # both apply
-        part["allOf"] = [*all_of, {"pattern": FORMATS[name]}]
-    else:
-        part["pattern"] = FORMATS[name]
 
 
 def _bound_integer(part: dict[str, Any]) -> None:

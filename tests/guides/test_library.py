@@ -10,10 +10,6 @@ LOOP = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/loop"}}
 FAULTS = [
     ("number_limits", {"const": 1456051.6399670597}, "1456051.6399670597", 0),
     ("number_limits", {"type": "number", "exclusiveMinimum": 1, "maximum": 1.5}, "1", 1),
-    ("formats", {"type": "string", "format": "date"}, '"2023-02-29"', 1),
-    ("formats", {"type": "string", "format": "time"}, '"22:59:60Z"', 1),
-    ("formats", {"type": "string", "format": "ipv6"}, '"::1.2.3.4"', 0),
-    ("formats", {"type": "string", "format": "email"}, json.dumps('"a b"@c'), 0),
     ("finite_sets", {"type": "array", "uniqueItems": True}, "[]", 0),
     ("number_limits", {"type": "number", "multipleOf": 500_000_000}, "500000000", 0),
     ("patterns", {"type": "string", "pattern": '^[^"]$'}, r'"\""', 1),
