@@ -34,6 +34,7 @@ IN_GRAMMAR = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
 ERROR_STARTS = (
     ("oneOf constraints are not supported", ["oneOf"]),
     ("uniqueItems ", ["uniqueItems"]),
+    ("propertyNames ", ["propertyNames"]),
     ("minProperties ", ["minProperties"]),
     ("min/maxProperties only supported", ["minProperties", "maxProperties"]),
     ("multipleOf ", ["multipleOf"]),

@@ -3,9 +3,9 @@ r"""Prepares JSON schemas for the library, so that every answer matches its sche
 llguidance 1.9 counts repeated names for `minProperties`, so some schemas are rejected. With escapes
 such as `\u0061`, an additional name may be another spelling of a declared one, so escapes are
 restricted. The library rejects some keywords that have no effect, so they are removed. It misreads
-some patterns, so they are rewritten. It doesn't support `uniqueItems` and
-`propertyNames`, so a few values are listed. It never ends if no finite text matches a part, such as
-a list that must contain itself, so such parts are removed.
+some patterns, so they are rewritten. It doesn't support `uniqueItems` and `propertyNames`, so they
+are removed with a warning. It never ends if no finite text matches a part, such as a list that must
+contain itself, so such parts are removed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import permutations
-from math import perm
 from typing import Any, Final
 
 from tandem.contract.guide import EXACT, LAYOUT_KEY, OWN_OPTIONS
@@ -66,14 +64,12 @@ LARGEST_INTEGER: Final = 2**63 - 1024
 # Tandem's own options: whether objects are open by default, and whether to reject keywords that
 # can't be enforced.
 OPEN_OPTION, STRICT_OPTION = OWN_OPTIONS
-# Maximum number of orders, each of which becomes a list. Five values have 120 orders.
-MAX_ORDERS: Final = 120
-ENUMERATED: Final = frozenset({"enum", "const", "type", "title", "description", "default"})
-
-# Keywords for the items of an array, besides `items`.
-OTHER_ITEMS: Final = frozenset({"anyOf", "prefixItems", "additionalItems"})
-
-REPEATS: Final = "the schema's uniqueItems isn't enforced; items may repeat"
+# Keywords that schemas from pydantic and other tools have but the library doesn't support, and what
+# an answer may contain without them.
+UNENFORCED: Final = {
+    "uniqueItems": "items may repeat",
+    "propertyNames": "other names may appear",
+}
 
 # Schema without values
 NO_VALUES: Final[dict[str, Any]] = {"enum": []}
@@ -93,7 +89,7 @@ def prepare_schema(schema: Any) -> dict[str, Any]:
     own = _own_options(copied)
     try:
         _drop_idle(copied)
-        _list_values(copied, strict=own[STRICT_OPTION])
+        _drop_unenforced(copied, strict=own[STRICT_OPTION])
         close_objects(copied, by_default=not own[OPEN_OPTION])
     except RecursionError as error:
         raise GuideError(TOO_LARGE) from error
@@ -229,69 +225,22 @@ def _bound_integer(part: dict[str, Any]) -> None:
         part["maximum"] = LARGEST_INTEGER
 
 
-def _list_values(schema: Part, *, strict: bool) -> None:
-    """Rewrite `uniqueItems` and `propertyNames` with keywords that the library supports.
+def _drop_unenforced(schema: Part, *, strict: bool) -> None:
+    """Remove keywords that can't be enforced, and warn of them.
 
-    strict: whether to raise GuideError if unique items can't be enforced. If false, a
-    GuideWarning is issued instead, and items may repeat.
+    strict: whether to raise GuideError instead of issuing a GuideWarning.
     """
-    definitions = Definitions(schema)
-    for part in list(iter_schemas(schema)):
-        if part.get("uniqueItems") is True:
-            _list_items(part, definitions, strict=strict)
-        if isinstance(part.get("propertyNames"), dict):
-            _list_names(part, definitions)
-
-
-def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
-    """Replace `uniqueItems` with a list of the array's possible contents."""
-    del part["uniqueItems"]
-    items, max_items = _constants(part.get("items"), definitions), part.get("maxItems")
-    count = int(max_items) if isinstance(max_items, int | float) else None
-    if items is not None:
-        part["maxItems"] = count = len(items) if count is None else min(count, len(items))
-        if part.keys().isdisjoint(OTHER_ITEMS) and perm(len(items), count) <= MAX_ORDERS:
-            orders = permutations(items, count)
-            part["anyOf"] = [{"items": list(order), "additionalItems": False} for order in orders]
-            del part["items"]
-            return
-    if count is not None and count <= 1:
-        return
-    if strict:
-        raise GuideError(
-            "uniqueItems can be enforced only for a few constants; remove it, or remove 'strict' "
-            "to allow items to repeat"
-        )
-    warnings.warn(GuideWarning(REPEATS), stacklevel=2)
-
-
-def _list_names(part: Part, definitions: Definitions) -> None:
-    """Replace `propertyNames` with a list of the object's possible properties."""
-    constants = _constants(part["propertyNames"], definitions)
-    properties, others = part.get("properties", {}), part.get("additionalProperties", True)
-    if constants is None or "patternProperties" in part or not isinstance(properties, dict):
-        return
-    names = [name for one in constants for name in one["enum"] if isinstance(name, str)]
-    listed = {name: properties.get(name, others) for name in names}
-    part["properties"] = {**dict.fromkeys(properties, False), **listed}
-    part["additionalProperties"] = False
-    del part["propertyNames"]
-
-
-def _constants(schema: Any, definitions: Definitions) -> list[Part] | None:
-    """Return a schema for each value of a schema, or None if it doesn't list scalar values."""
-    if isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and len(schema) == 1:
-        schema = definitions.target(schema["$ref"])
-    if not isinstance(schema, dict) or not schema.keys() <= ENUMERATED:
-        return None
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if values is None and schema.get("type") == "boolean":
-        values = [True, False]
-    if not isinstance(values, list) or any(isinstance(value, list | dict) for value in values):
-        return None
-    unique = {(isinstance(value, bool), value): value for value in values}.values()
-    kind = {"type": schema["type"]} if "type" in schema else {}
-    return [{**kind, "enum": [value]} for value in unique]
+    for part in iter_schemas(schema):
+        for keyword, effect in UNENFORCED.items():
+            if keyword not in part:
+                continue
+            if strict:
+                raise GuideError(
+                    f"{keyword} can't be enforced; remove it, or remove 'strict' for a warning"
+                )
+            del part[keyword]
+            reason = f"the schema's {keyword} isn't enforced; {effect}"
+            warnings.warn(GuideWarning(reason), stacklevel=2)
 
 
 def _drop_endless(schema: Part) -> None:

@@ -10,7 +10,6 @@ LOOP = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/loop"}}
 FAULTS = [
     ("number_limits", {"const": 1456051.6399670597}, "1456051.6399670597", 0),
     ("number_limits", {"type": "number", "exclusiveMinimum": 1, "maximum": 1.5}, "1", 1),
-    ("finite_sets", {"type": "array", "uniqueItems": True}, "[]", 0),
     ("number_limits", {"type": "number", "multipleOf": 500_000_000}, "500000000", 0),
     ("patterns", {"type": "string", "pattern": '^[^"]$'}, r'"\""', 1),
     ("patterns", {"type": "string", "pattern": "^.$"}, r'"\r"', 1),
@@ -18,6 +17,8 @@ FAULTS = [
     ("references", {"$ref": "#/$defs/a b", "$defs": {"a b": {}}}, "1", 0),
     ("schemas", {"type": "object", "minProperties": 2}, '{"a":1,"a":1}', 1),
     ("schemas", {"prefixItems": [{"type": "string"}], "additionalItems": False}, "[1]", 1),
+    ("schemas", {"type": "array", "uniqueItems": True}, "[]", 0),
+    ("schemas", {"type": "object", "propertyNames": {"const": "a"}}, "{}", 0),
     ("schemas", {"type": "array", "uniqueItems": False}, "[]", 0),
     ("schemas", {"type": "string", "format": "binary"}, '""', 0),
     ("schemas", {"type": "string", "minLength": 2.0}, '"aa"', 0),

@@ -258,7 +258,11 @@ REJECTED: dict[str, Schema] = {
     },
     "if": {"if": _TEXT, "then": {"maxLength": 3}},
     "contains": {"type": "array", "contains": _NUMBER},
-    "propertyNames": {"type": "object", "propertyNames": {"pattern": "^a"}},
+    "propertyNames": {
+        "type": "object",
+        "propertyNames": {"pattern": "^a"},
+        "x-guidance": {"strict": True},
+    },
     "dependentRequired": {"type": "object", "dependentRequired": {"a": ["b"]}},
     "dependentSchemas": {"type": "object", "dependentSchemas": {"a": {"required": ["b"]}}},
     "dependencies": {"type": "object", "dependencies": {"a": ["b"]}},
