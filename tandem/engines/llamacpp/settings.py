@@ -15,15 +15,11 @@ KV_ITEM_BYTES = 2  # of a number in the KV cache: float16 keys, bfloat16 values
 class LlamaCppSettings:
     """Settings of one llamacpp engine. All lengths are in tokens.
 
+    `LlamaCppTarget` in `tools/profiles/engines/llamacpp.py` describes the other fields.
+
     checkpoint: folder with `model.gguf`, relative to the model's version folder.
-    threads: number of threads; 0: one per core that the process may use.
-    n_gpu_layers: number of layers on a GPU; -1: all. Needs a build of llama.cpp for the GPU.
-    max_seq_len: maximum total length of a context and its answer.
-    max_draft_len: maximum number of draft tokens that the engine verifies; 0: none.
     kv_cache_tokens: size of the KV cache, which is allocated at load.
-    kv_block_tokens: unit in which the KV cache is counted.
-    max_batch_tokens: maximum number of tokens per forward pass; longer prompts are computed in
-        chunks.
+    max_batch_tokens: longer prompts are computed in chunks.
     draft_vocab_size: width of the draft's logits, if the same vocabulary has different padding.
     lora_adapters: must be empty.
     """

@@ -17,17 +17,11 @@ AUTO_DRAFT_LEN = 5
 class LlmApiSettings:
     """Settings of one `tensorrt_llm.LLM`. All lengths are in tokens.
 
-    model: local path of the checkpoint, or its name on the Hugging Face Hub.
-    max_seq_len: maximum total length of a context and its answer. The LLM also reserves space for a
-        draft.
-    max_batch_size: maximum number of sequences per step (default: TensorRT-LLM's).
-    max_num_tokens: maximum number of tokens per step; longer prompts are computed in chunks.
-    kv_cache_tokens: maximum size of the KV cache, in blocks of `kv_block_tokens` tokens. The cache
-        is smaller if it would exceed `free_gpu_memory_fraction` of the memory that is free after
-        loading the weights.
-    speculative_config: TensorRT-LLM's own, for example {decoding_type: Eagle3, max_draft_len: 3,
-        speculative_model: ...}; None: no speculation.
-    llm_args: additional arguments of `LLM()`, for example {moe_expert_parallel_size: 2}.
+    `LlmApiTarget` in `tools/profiles/engines/llmapi.py` describes the other fields.
+
+    max_seq_len: maximum length of a context and its answer, without the space for a draft.
+    max_num_tokens: longer prompts are computed in chunks.
+    speculative_config: TensorRT-LLM's own, also for the section's `prompt_lookup` and `draft`.
     lora_adapters: folders of LoRA adapters. A call selects one by its index, counted from 1
         (`lora_task_id`).
     """

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 class RemoteModel:
     """A model of other servers, and how to reach it.
 
-    url: `host:port` of each server. A host name stands for all its addresses. model: name of the
-    model there. The files are PEM files on the serving machine. token_file: a file with a token,
-    which each call carries as `Bearer`.
+    `RemoteDraft` in `tools/profiles/engines/remote.py` describes the fields. The files are on the
+    serving machine.
     """
 
     url: tuple[str, ...]

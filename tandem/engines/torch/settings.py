@@ -15,21 +15,14 @@ LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})  # in transform
 class TorchSettings:
     """Settings of one torch engine. All lengths are in tokens.
 
-    checkpoint: folder of the Hugging Face checkpoint, relative to the model's version folder.
-    device: `cpu`, `cuda` (or `cuda:1`), or `auto`: CUDA if there is a GPU.
-    dtype: `float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, the checkpoint's own dtype
-        on CUDA.
-    threads: number of PyTorch threads; 0: PyTorch's default.
-    max_seq_len: maximum total length of a context and its answer.
-    max_draft_len: maximum number of draft tokens that the engine verifies; 0: none.
-    kv_cache_tokens: maximum size of the KV cache, in blocks of `kv_block_tokens` tokens.
-    max_batch_tokens: maximum number of tokens per forward pass; longer prompts are computed in
-        chunks.
-    gpu_memory_fraction: fraction of a GPU's memory that all processes together may use after
-        weights and KV cache are loaded. A model that doesn't fit is rejected before it is loaded.
+    `TorchTarget` in `tools/profiles/engines/torch.py` describes the other fields.
+
+    checkpoint: folder relative to the model's version folder.
+    max_batch_tokens: longer prompts are computed in chunks.
+    gpu_memory_fraction: a model that doesn't fit is rejected before it is loaded.
     draft_vocab_size: width of the draft's logits, if the same vocabulary has different padding.
-    lora_adapters: folders of LoRA adapters, relative to the model's version folder. A call selects
-        one by its index, counted from 1 (`lora_task_id`).
+    lora_adapters: folders relative to the model's version folder. A call selects one by its index,
+        counted from 1 (`lora_task_id`).
     """
 
     checkpoint: str

@@ -13,20 +13,13 @@ from tandem.engines.errors import LoadError
 class VllmSettings:
     """Settings of one vLLM process. All lengths are in tokens.
 
-    model: local path of the checkpoint, or its name on the Hugging Face Hub.
-    max_seq_len: maximum total length of a context and its answer.
-    max_draft_len: maximum number of draft tokens that the engine verifies; 0 for a draft engine.
+    `VllmTarget` in `tools/profiles/engines/vllm.py` describes the other fields.
+
     draft_vocab_size: a second accepted width of draft logits.
-    kv_cache_tokens: size of the KV cache.
     max_batch_size: maximum number of sequences per step.
     max_batch_tokens: maximum number of tokens per step; longer prompts are computed in chunks.
-    speculative_config: vLLM's own, or {method: prompt_lookup, num_speculative_tokens: n}. If set,
-        the engine drafts by itself and accepts no drafts.
     lora_adapters: folders of LoRA adapters. A call selects one by its index, counted from 1
         (`lora_task_id`).
-    arguments: additional engine arguments of vLLM, for example {quantization: fp8}.
-    python: the Python interpreter that has vLLM.
-    device_ids: the GPUs to use; empty: all visible ones.
     threads: number of threads of a CPU engine; 0: PyTorch's default.
     """
 
