@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from tandem.gateway.errors import HTTP_CODES, MESSAGES_PATH, ApiError
-from tandem.gateway.middleware import POOLS_PATH, RequestMiddleware
+from tandem.gateway.middleware import POOLS_PATH, REQUEST_ID_HEADERS, RequestMiddleware
 from tandem.gateway.models import VERSION
 from tandem.gateway.protocol.fields import quote
 from tandem.gateway.serving import Serving
@@ -110,7 +110,7 @@ def create_app(
             allow_origins=settings.allowed_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=REQUEST_ID_HEADERS,
         )
     return app
 

@@ -30,6 +30,7 @@ GatewayCode: TypeAlias = Literal[
     "not_configured",  # Triton has no loop, or the gateway's tokenizer is for another model
     "not_found",
     "origin_not_allowed",
+    "thread_unsupported_request",  # Anthropic's code, after which its client stops using threads
     "too_deep",
     "unknown_field",
     "unsupported_field",
@@ -110,8 +111,13 @@ class ApiError(Exception):
 
     @property
     def anthropic_body(self) -> dict[str, Any]:
-        message = self.anthropic or self.message
-        return {"type": "error", "error": {"type": self.anthropic_type, "message": message}}
+        error: dict[str, Any] = {
+            "type": self.anthropic_type,
+            "message": self.anthropic or self.message,
+        }
+        if self.code:
+            error["details"] = {"error_code": self.code}
+        return {"type": "error", "error": error}
 
     def response(self, path: str) -> JSONResponse:
         """Return the response in the format of the API that serves `path`."""

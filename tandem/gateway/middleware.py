@@ -30,6 +30,7 @@ from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.fields import quote
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+REQUEST_ID_HEADERS = ("x-request-id", "request-id")  # OpenAI's and Anthropic's
 # A body counts until its request ends. Stalled clients can't keep out small bodies.
 MAX_BODIES = 16  # maximum size of all large bodies, in bodies of the maximum size
 SMALL_BODY = 65_536  # bytes
@@ -41,7 +42,7 @@ LOCAL_NAMES = (".localhost", ".local", ".internal")  # no site on the internet h
 
 
 class RequestMiddleware:
-    """Checks and counts requests, adds their `x-request-id`, and reports failures.
+    """Checks and counts requests, adds their ids, and reports failures.
 
     endpoints: the paths that are counted by name. Status 499: the client disconnected. keys: the
     API keys for `GUARDED` paths; (): no authentication. operator_keys: those for `POOLS_PATH`; ():
@@ -95,7 +96,8 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                for name in REQUEST_ID_HEADERS:
+                    MutableHeaders(scope=message)[name] = request_id
             await send(message)
 
         try:

@@ -323,6 +323,16 @@ async def test_errors_have_anthropics_format(post, given, status, kind, message)
     assert "\n" not in error.message
 
 
+async def test_anthropics_client_learns_that_it_must_send_all_messages(post):
+    """Its tool runner tries a thread first, and looks for this code in the error."""
+    response = await post(PATH, HI | {"thread": {"type": "create"}})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["details"] == {"error_code": "thread_unsupported_request"}
+    assert error["message"] == "thread isn't supported: nothing is stored; send all messages"
+    assert response.headers["request-id"] == response.headers["x-request-id"]
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -189,6 +189,9 @@ class CountRequest(AdaptedRequest):
         container=Unsupported("there are no containers"),
         mcp_servers=Unsupported("there are none; send tools", ([],)),
         stream_options=Unsupported("message_delta has the usage"),
+        thread=Unsupported(
+            "nothing is stored; send all messages", code="thread_unsupported_request"
+        ),
     )
     ignored = IGNORED | {
         "cache_control",  # a prompt's KV cache is reused by its content

@@ -99,12 +99,12 @@ class BodyObject(Strict):
                 near = difflib.get_close_matches(quote(name), sorted(known), n=1)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
                 raise field_error(quote(name), f"unknown field '{{path}}'{hint}", "unknown_field")
-            why, neutral = cls.unsupported[name]
+            why, neutral, code = cls.unsupported[name]
             # In Python, but not in JSON, True equals 1.
             if not any(
                 value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral
             ):
-                raise field_error(name, f"{{path}} isn't supported: {why}", "unsupported_field")
+                raise field_error(name, f"{{path}} isn't supported: {why}", code)
         return {name: value for name, value in data.items() if name in known}
 
     @classmethod

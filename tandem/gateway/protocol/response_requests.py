@@ -200,7 +200,6 @@ class ResponseRequest(AdaptedRequest):
     ignored = IGNORED - {"metadata", "store"} | {
         "client_metadata",  # nothing is stored
         "max_tool_calls",  # it limits OpenAI's own tools
-        "prompt_cache_options",  # a prompt's KV cache is reused by its content
         "stream_options",  # the last event always has the usage, and events aren't padded
     }
 
