@@ -64,11 +64,11 @@ LARGEST_INTEGER: Final = 2**63 - 1024
 # Tandem's own options: whether objects are open by default, and whether to reject keywords that
 # can't be enforced.
 OPEN_OPTION, STRICT_OPTION = OWN_OPTIONS
-# Keywords that schemas from pydantic and other tools have but the library doesn't support, and what
-# an answer may contain without them.
-UNENFORCED: Final = {
-    "uniqueItems": "items may repeat",
-    "propertyNames": "other names may appear",
+# Keywords that schemas from pydantic, zod and other tools have but the library doesn't support: what
+# an answer may contain without them, and values that allow everything anyway.
+UNENFORCED: Final[dict[str, tuple[str, list[Any]]]] = {
+    "uniqueItems": ("items may repeat", [False]),
+    "propertyNames": ("other names may appear", [True, {}, {"type": "string"}]),
 }
 
 # Schema without values
@@ -231,14 +231,13 @@ def _drop_unenforced(schema: Part, *, strict: bool) -> None:
     strict: whether to raise GuideError instead of issuing a GuideWarning.
     """
     for part in iter_schemas(schema):
-        for keyword, effect in UNENFORCED.items():
-            if keyword not in part:
+        for keyword, (effect, harmless) in UNENFORCED.items():
+            if keyword not in part or part.pop(keyword) in harmless:
                 continue
             if strict:
                 raise GuideError(
                     f"{keyword} can't be enforced; remove it, or remove 'strict' for a warning"
                 )
-            del part[keyword]
             reason = f"the schema's {keyword} isn't enforced; {effect}"
             warnings.warn(GuideWarning(reason), stacklevel=2)
 

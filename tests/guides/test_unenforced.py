@@ -8,6 +8,11 @@ from small_guides import fits, matcher, rejection
 STRICT = {"x-guidance": {"strict": True}}
 SET = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
 NAMES = {"type": "object", "propertyNames": {"enum": ["a", "b"]}}
+RECORD = {  # zod's record of integers
+    "type": "object",
+    "propertyNames": {"type": "string"},
+    "additionalProperties": {"type": "array", "items": {"type": "integer"}, "uniqueItems": False},
+}
 REPEATS = "the schema's uniqueItems isn't enforced; items may repeat"
 OTHER_NAMES = "the schema's propertyNames isn't enforced; other names may appear"
 
@@ -20,6 +25,7 @@ OTHER_NAMES = "the schema's propertyNames isn't enforced; other names may appear
         (NAMES, (OTHER_NAMES,)),
         ({"type": "array", "items": NAMES, "uniqueItems": True}, (REPEATS, OTHER_NAMES)),
         ({"type": "string"}, ()),
+        (RECORD, ()),
     ],
     ids=json.dumps,
 )
@@ -35,6 +41,10 @@ def test_the_rest_of_a_schema_is_enforced():
     names = json.dumps({**NAMES, "additionalProperties": {"type": "integer"}})
     assert fits("json_schema", names, '{"c": 1}')
     assert not fits("json_schema", names, '{"a": "x"}')
+
+
+def test_a_strict_schema_may_say_what_holds_anyway():
+    assert fits("json_schema", json.dumps(RECORD | STRICT), '{"a": [1, 1]}')
 
 
 @pytest.mark.parametrize("schema", [SET, NAMES], ids=json.dumps)
