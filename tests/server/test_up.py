@@ -52,6 +52,25 @@ def test_up_serves_at_the_printed_addresses_until_a_signal():
         assert not shared_memory_of(process)
 
 
+def test_up_finishes_direct_requests_before_triton_stops():
+    """A Triton that stops rejects the calls between its models, so every round would fail."""
+    with up("--profile", "emulated-70b-1b", "--no-warm-up") as process:
+        curl = shlex.split(read_greeting(process).splitlines()[-1])
+        asked = json.loads(curl[4]) | {"drafter": "none", "max_tokens": 60, "ignore_eos": True}
+        with urllib.request.urlopen(curl[2], data=json.dumps(asked).encode()) as answer:
+            chunks = [json.loads(line[5:]) for line in signaled_after_first(answer, process)]
+        assert chunks[-1]["finish_reason"] == "length"
+        assert process.wait(30) == 0
+
+
+def signaled_after_first(answer, process):
+    """Yield the lines with data, and stop the process after the first one."""
+    lines = (line for line in answer if line.startswith(b"data:"))
+    yield next(lines)
+    process.send_signal(signal.SIGTERM)
+    yield from lines
+
+
 @pytest.mark.heavy
 def test_a_second_ctrl_c_kills_the_server():
     with up("--profile", "emulated-zero") as process:

@@ -34,13 +34,19 @@ from tandem.tools.triton import supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
 from tandem.tools.triton.launch import PREFIX, check_launch, launch_command, server_command
 from tandem.tools.triton.repository import render
-from tandem.tools.triton.status import TritonLog, all_exist, oldest_pending_response
+from tandem.tools.triton.status import (
+    TritonLog,
+    all_exist,
+    oldest_pending_response,
+    requests_in_flight,
+)
 
 POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = ("0.0.0.0", "::")
-EXIT_SECONDS = 5
-STOP_SECONDS = 10.0  # then Triton is killed, because an idle gRPC stream can block its exit forever
+DRAIN_SECONDS = 5.0  # how long a server that stops waits for its requests
+EXIT_SECONDS = 2  # how long Triton then waits for those of its models
+STOP_SECONDS = 5.0  # then Triton is killed, because an idle gRPC stream can block its exit forever
 SUPERVISOR_SECONDS = STOP_SECONDS + 5
 MAX_STARTS = 3
 LOAD_NOTICE_TIMEOUT = 10.0  # Triton notices within milliseconds that an engine has loaded
@@ -226,6 +232,7 @@ class TritonServer:
                     self.check()
                 if self._supervisor.returncode == 128 + signal.SIGTERM:
                     self.failure = None
+            self._drain(on_wait)
             if self._supervisor.stdin is not None:
                 self._supervisor.stdin.close()  # asks the supervisor to stop the server
             began = time.monotonic()
@@ -235,6 +242,16 @@ class TritonServer:
                     self._supervisor.wait(POLL_SECONDS)
         finally:
             self.kill()
+
+    def _drain(self, on_wait: Callable[[str], None]) -> None:
+        """Wait for requests, because a Triton that stops rejects the calls between its models."""
+        began = time.monotonic()
+        while self.running and (seconds := time.monotonic() - began) < DRAIN_SECONDS:
+            count = requests_in_flight(self._host, self.ports.metrics)
+            if not count:
+                return
+            on_wait(f"waiting for {count} requests ({seconds:.0f} s)")
+            time.sleep(POLL_SECONDS)
 
     def kill(self) -> None:
         """Kill all of the server's processes immediately, if it is running, and clean up."""

@@ -96,6 +96,13 @@ def oldest_pending_response(host: str, port: int) -> float:
     return max(map(float, found), default=0.0)
 
 
+def requests_in_flight(host: str, port: int) -> int:
+    """Return how many requests of the loop run or wait, according to the metrics."""
+    text = _page(host, port, "/metrics")[1].decode()
+    found = re.findall(r"^tandem_requests_(?:running|waiting){.*} (\S+)$", text, re.MULTILINE)
+    return int(sum(map(float, found)))
+
+
 def http_service(host: str, port: int) -> str | None:
     """Describe the HTTP service at a port for an error, or return None without one."""
     status, text = _page(host, port, "/v2")
