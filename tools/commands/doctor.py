@@ -66,7 +66,9 @@ def run(options: argparse.Namespace) -> int:
     findings = list(examine(usual_ports(options.base_port)))
     if options.profile is not None:
         findings += examine_profile(named_profile(options.profile))
-    table = Table("", "what", "found", "fix", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "what", "found", "fix"):
+        table.add_column(heading, overflow="fold")
     for finding in findings:
         fix = "" if finding.good else finding.fix
         cells = finding.subject, finding.found, fix
