@@ -96,8 +96,7 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                for name in REQUEST_ID_HEADERS:
-                    MutableHeaders(scope=message)[name] = request_id
+                MutableHeaders(scope=message).update(dict.fromkeys(REQUEST_ID_HEADERS, request_id))
             await send(message)
 
         try:

@@ -64,8 +64,8 @@ LARGEST_INTEGER: Final = 2**63 - 1024
 # Tandem's own options: whether objects are open by default, and whether to reject keywords that
 # can't be enforced.
 OPEN_OPTION, STRICT_OPTION = OWN_OPTIONS
-# Keywords that schemas from pydantic, zod and other tools have but the library doesn't support: what
-# an answer may contain without them, and values that allow everything anyway.
+# Keywords that schemas from pydantic and zod have but the library doesn't support: what an answer
+# may contain without them, and values that allow everything anyway.
 UNENFORCED: Final[dict[str, tuple[str, list[Any]]]] = {
     "uniqueItems": ("items may repeat", [False]),
     "propertyNames": ("other names may appear", [True, {}, {"type": "string"}]),

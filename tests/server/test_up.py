@@ -56,7 +56,7 @@ def test_up_finishes_direct_requests_before_triton_stops():
     """A Triton that stops rejects the calls between its models, so every round would fail."""
     with up("--profile", "emulated-70b-1b", "--no-warm-up") as process:
         curl = shlex.split(read_greeting(process).splitlines()[-1])
-        asked = json.loads(curl[4]) | {"drafter": "none", "max_tokens": 60, "ignore_eos": True}
+        asked = json.loads(curl[4]) | {"drafter": "none", "max_tokens": 60}
         with urllib.request.urlopen(curl[2], data=json.dumps(asked).encode()) as answer:
             chunks = [json.loads(line[5:]) for line in signaled_after_first(answer, process)]
         assert chunks[-1]["finish_reason"] == "length"
