@@ -54,9 +54,9 @@ def test_up_serves_at_the_printed_addresses_until_a_signal():
 
 def test_up_finishes_direct_requests_before_triton_stops():
     """A Triton that stops rejects the calls between its models, so every round would fail."""
-    with up("--profile", "emulated-70b-1b", "--no-warm-up") as process:
+    with up("--profile", "emulated-70b-1b", "--no-warm-up", "--no-gateway") as process:
         curl = shlex.split(read_greeting(process).splitlines()[-1])
-        asked = json.loads(curl[4]) | {"drafter": "none", "max_tokens": 60}
+        asked = json.loads(curl[4]) | {"drafter": "none", "max_tokens": 100}
         with urllib.request.urlopen(curl[2], data=json.dumps(asked).encode()) as answer:
             chunks = [json.loads(line[5:]) for line in signaled_after_first(answer, process)]
         assert chunks[-1]["finish_reason"] == "length"
