@@ -166,10 +166,11 @@ def emulated_zero(
 ) -> Deployment:
     """Return a deployment with emulated engines that answer immediately.
 
-    engine: settings of both engines. step_ms: step duration by engine, in milliseconds. Other
-    keywords are sections of the profile.
+    The draft model drafts. engine: settings of both engines. step_ms: step duration by engine, in
+    milliseconds. Other keywords are sections of the profile.
     """
     profile = yaml.safe_load(EMULATED_ZERO.read_text()) | sections
+    profile["decoding"] = {"drafter": "draft_model", **profile.get("decoding", {})}
     for job, section in profile["engines"].items():
         section["tokenizer"] = str(EMULATED_ZERO.parent / section["tokenizer"])
         section |= {"step_ms": step_ms.get(job, 0.0), **engine}

@@ -71,7 +71,7 @@ def server(replicas, tmp_path_factory):
             "target": {"kind": "remote", "url": urls, "tokenizer": TOKENIZER},
             "draft": {"kind": "remote", "url": urls[1], "model": "draft"},
         },
-        "decoding": {"draft_len": 4},
+        "decoding": {"drafter": "draft_model", "draft_len": 4},
         "timeouts": TIMEOUTS,
     }
     with serve(profile, tmp_path_factory.mktemp("loop")) as running:
