@@ -159,10 +159,9 @@ class LinearCost:
     def coefficients(self) -> tuple[float, float]:
         """Return ``fixed`` and ``each``, both at least 0.
 
-        In an engine whose calls share steps, a long draft delays the other calls as much as its
-        own. Only a comparison of slots shows that, so it outweighs the comparison of steps. The
-        prior of ``each`` comes from the engine's clock. It adds 1 to the sum of squared deviations
-        of the sizes.
+        If calls share an engine's steps, a long draft delays all of them equally. Only a comparison
+        of slots shows that, so it outweighs the comparison of steps. The prior of ``each`` comes
+        from the engine's clock. It adds 1 to the sum of squared deviations of the sizes.
         """
         expected = self._engine_seconds / max(1e-9, self._engine_size)
         each = (self._xy + expected) / (self._xx + 1.0)

@@ -82,7 +82,7 @@ IGNORED = frozenset(
         "guided_decoding_backend",  # there is only one backend
         "metadata",  # nothing is stored
         "prompt_cache_key",  # the KV cache is matched by the prompt's tokens
-        "prompt_cache_options",  # so its use is up to the server
+        "prompt_cache_options",  # the KV cache is always used
         "prompt_cache_retention",  # the KV cache is kept as long as there is space
         "safety_identifier",  # users aren't distinguished
         "service_tier",  # there is only one tier
