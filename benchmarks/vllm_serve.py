@@ -36,7 +36,7 @@ from tandem.engines.vllm.settings import VllmSettings
 
 GPU_MEMORY_FRACTION = 0.15  # of each engine
 MODEL = "bls_stream"  # the entry that streams; `vllm serve` gets the same name
-SERVE, LOOP, INSIDE = "vllm serve", "Tandem", "Tandem, lookup inside vLLM"
+SERVE, LOOP, INSIDE = "vllm serve", "Tandem", "Tandem, {} inside vLLM"
 NGRAMS = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 LOOKUP = {"method": "prompt_lookup", "num_speculative_tokens": 16}
 Variants = dict[str, tuple[str, dict[str, Any]]]  # name -> server and more fields of requests
@@ -44,12 +44,16 @@ Variants = dict[str, tuple[str, dict[str, Any]]]  # name -> server and more fiel
 
 def main() -> None:
     options = _options()
+    drafts = {"num_speculative_tokens": options.draft_len}
     draft_model = {"method": "draft_model", "model": str(options.draft)}
     own: dict[str, dict[str, Any]] = {"": {}, ", n-grams": NGRAMS, ", draft model": draft_model}
     target, draft = (_engine(options, each) for each in (options.target, options.draft))
     tandem: dict[str, dict[str, Any]] = {
         LOOP: {"target": target, "draft": draft},
-        INSIDE: {"target": target | {"speculative_config": LOOKUP}},
+        INSIDE.format("lookup"): {"target": target | {"speculative_config": LOOKUP}},
+        INSIDE.format("draft model"): {
+            "target": target | {"speculative_config": drafts | draft_model}
+        },
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))

@@ -78,11 +78,21 @@ class Decoding:
         self.measured_by_auto = partial(context.draft_planner.table, request.drafter)
         self._clock = clock  # seconds
         self._text = IncrementalDetokenizer(request)
+        steady = request.stream or bool(request.stop_strings)
+        use_timings = not output_depends_on_lengths(request, settings)
         self._plain_call_size = PlainCallSize(
-            steady=request.stream or bool(request.stop_strings),
-            in_engine=request.drafter_kind.in_engine,
-            use_timings=not output_depends_on_lengths(request, settings),
+            steady=steady, in_engine=request.drafter_kind.in_engine, use_timings=use_timings
         )
+        # While the loop is busy with the tokens of a call, the target may decode the next ones.
+        # Drafts and guides would discard them, and a seed needs calls that don't depend on time.
+        self._decodes_ahead = (
+            settings.target.capabilities.decodes_ahead
+            and not request.drafter_kind.drafts_in_loop
+            and matcher is None
+            and steady
+            and use_timings
+        )
+        self._last_result_time = clock()
         self._plain_tokens_due = 0  # tokens to decode before the drafter is called again
         self._reusable_tokens = 0
 
@@ -133,6 +143,8 @@ class Decoding:
         else:
             began, wanted = self._clock(), self._plain_tokens()
             call = self._target_call(wanted, end_ids=request.end_ids)
+            if self._decodes_ahead and not sequence.min_tokens_left:
+                call = call._replace(decode_ahead=sequence.tokens_left - wanted)
             result = guidance.call_target(call, ports.call)
 
         # Accept. An engine that stops early without a draft has found an EOS and dropped it.
@@ -185,7 +197,8 @@ class Decoding:
         """Return the number of tokens to decode with the target alone: as many as bounds allow.
 
         A single streaming call for the whole answer would be cheaper. But Triton's Python backend
-        deadlocks a model that receives two streams (see ``bls.triton.calls``).
+        deadlocks a model that receives two streams (see ``bls.triton.calls``). So some engines
+        continue between calls (``decode_ahead``), and then a call may return more tokens.
         """
         return min(
             self.sequence.tokens_left,
@@ -269,7 +282,10 @@ class Decoding:
         """
         rounds, count = self.statistics.num_rounds, len(result.tokens)
         self._plain_tokens_due = max(0, self._plain_tokens_due - count)
-        self._plain_call_size.adapt(count, result.seconds)
+        now = self._clock()
+        seconds = now - self._last_result_time if self._decodes_ahead else result.seconds
+        self._plain_call_size.adapt(count, seconds)
+        self._last_result_time = now
         if result.num_draft_tokens:
             self.statistics.add_engine_drafts(
                 count + eos_dropped, result.num_draft_tokens, result.num_accepted_tokens

@@ -203,6 +203,7 @@ class EngineCall(NamedTuple):
     wants_logits: bool = False
     wants_log_probs: bool = False
     in_engine: bool = False  # the engine drafts by itself; the timeout is the request's
+    decode_ahead: int = 0  # maximum number of tokens to decode for the next call
     stop_probability: float = 0.0  # see DraftPlan
     # For `target`: bit masks of the allowed tokens per position, [num_draft_tokens + 1, words]. If
     # the engine takes no masks, the call is for one token, and the mask is sent as a bias.

@@ -170,6 +170,8 @@ class RequestBuilder:
             inputs.append(self._scalar(tensors.END_ID, call.end_id))
         if call.stop_ids:
             inputs += self._stop_words(call.stop_ids)
+        if call.decode_ahead:
+            inputs.append(scalar(tensors.DECODE_AHEAD_LEN, call.decode_ahead))
         if call.wants_logits:
             inputs.append(self._scalar(tensors.RETURN_GENERATION_LOGITS, True))
             outputs.append(self._engine.logits_output)

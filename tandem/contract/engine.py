@@ -35,6 +35,7 @@ class Capabilities:
         by itself accepts a single mask, for a call of one token.
     cache_salt: supports `cache_salt`.
     returns_logits: as a draft engine, returns the logits that it sampled its tokens from.
+    decodes_ahead: supports `decode_ahead_len`.
     """
 
     verifies_drafts: bool
@@ -51,6 +52,7 @@ class Capabilities:
     masks_tokens: bool
     cache_salt: bool
     returns_logits: bool
+    decodes_ahead: bool
 
 
 NVIDIA_INPUTS = Tensors()
@@ -159,6 +161,11 @@ BRANCH_OUTPUT_LEN = INPUTS.ragged("branch_output_len", "INT32", (-1,))
 # set if `id` is allowed. Rows after the first rejected draft token aren't read. Without draft
 # tokens, there is one row per new token, and the call decodes at most as many tokens as rows.
 TOKEN_MASKS = INPUTS.declare("token_masks", "INT32", (-1, -1), optional=True)
+# For a target with the capability `decodes_ahead`: after the response, the engine continues the
+# answer by up to this many tokens. The next call whose id agrees up to the last period gets them at
+# once if its context is this call's context and response. Its other inputs have no effect, except
+# `request_output_len` and this one. Both calls may return more than `request_output_len` tokens.
+DECODE_AHEAD_LEN = INPUTS.scalar("decode_ahead_len", "INT32")
 
 NVIDIA_OUTPUTS = Tensors()
 OUTPUT_IDS = NVIDIA_OUTPUTS.declare("output_ids", "INT32", (-1, -1))

@@ -207,6 +207,7 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.CACHE_SALT: ("cache_salt", _scalar),
     tensors.BRANCH_COUNTS: ("branch_counts", _row(1)),
     tensors.BRANCH_OUTPUT_LEN: ("branch_output_len", _row(1)),
+    tensors.DECODE_AHEAD_LEN: ("decode_ahead_len", _count),
 }
 _SAMPLING: dict[str, tuple[str, Read]] = {
     tensors.BAD_WORDS_LIST: ("bad_words", _words),
@@ -290,11 +291,12 @@ def _check_lengths(request: EngineRequest, limits: Limits) -> None:
             f"draft_input_ids has {drafts} tokens; the limit is {limits.max_draft_len}",
             "draft_input_ids",
         )
-    total = len(request.input_ids) + max(request.max_new_tokens, drafts + 1)
+    new = request.max_new_tokens + request.decode_ahead_len
+    total = len(request.input_ids) + max(new, drafts + 1)
     if total > limits.max_seq_len:
         raise RequestError(
             f"input_ids ({len(request.input_ids)} tokens) with request_output_len "
-            f"({request.max_new_tokens}) and draft_input_ids ({drafts}) need {total} tokens; "
+            f"({new}) and draft_input_ids ({drafts}) need {total} tokens; "
             f"the limit is {limits.max_seq_len} (max_seq_len)",
             "input_ids",
         )

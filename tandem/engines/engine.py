@@ -172,6 +172,7 @@ class EngineRequest(NamedTuple):
     branch_counts, branch_output_len: see `branches`.
     lora_task_id: the engine's LoRA adapter to apply, counted from 1; 0: none.
     cache_salt: keys and values are only reused between calls with the same number.
+    decode_ahead_len: maximum number of tokens to decode for the next call; see the contract.
     """
 
     request_id: str
@@ -200,6 +201,7 @@ class EngineRequest(NamedTuple):
     arrival_time_ns: int = 0
     branch_counts: Ids | None = None
     branch_output_len: Ids = NO_IDS
+    decode_ahead_len: int = 0
 
     @property
     def branches(self) -> bool:

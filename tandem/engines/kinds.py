@@ -40,6 +40,7 @@ TORCH = Capabilities(
     masks_tokens=True,
     cache_salt=True,
     returns_logits=True,
+    decodes_ahead=False,
 )
 # It shares all code but the model itself with `torch`.
 LLAMACPP = TORCH
@@ -72,6 +73,7 @@ VLLM = replace(
     shares_logits=True,
     masks_tokens=True,
     cache_salt=True,
+    decodes_ahead=True,
 )
 VLLM_SPECULATIVE = replace(VLLM, verifies_drafts=False, drafts_itself=True, shares_logits=False)
 KIND = "engine"

@@ -1,6 +1,10 @@
 """Without drafts, the size of plain calls limits how long a client waits for the next tokens."""
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scripted import (
     ENDLESS,
     SETTINGS,
@@ -8,10 +12,13 @@ from scripted import (
     Health,
     Target,
     decoding_of,
+    expected,
     ids,
     play,
+    request_of,
     with_engines,
 )
+from strategies import languages, requests_of
 
 from tandem.bls.costs import FEW_TOKENS, MAX_PLAIN_TOKENS, UNBOUNDED, PlainCallSize
 from tandem.bls.draft_length import DraftPlanner
@@ -160,3 +167,79 @@ def test_seeded_streams_of_an_unkeyed_engine_use_a_fixed_size():
     target = SlowTarget()
     play(decoding_of(request, settings), target)
     assert [tokens for tokens, _ in target.plain] == [FEW_TOKENS] * 5
+
+
+class DecodesAhead(Target):
+    """A target that has always decoded all the tokens that it may decode ahead, up to 5.
+
+    asked: its calls.
+    """
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.asked = []
+
+    def answers(self, call):
+        self.asked.append(call)
+        more = min(call.decode_ahead, 5)
+        return super().answers(call._replace(max_new_tokens=call.max_new_tokens + more))
+
+
+def settings_ahead(**changes):
+    return with_engines(SETTINGS, target={"decodes_ahead": True, **changes})
+
+
+@given(
+    requests_of(request_of, drafters=["none"], max_min_tokens=12),
+    languages,
+    st.booleans(),
+)
+def test_decoding_ahead_does_not_change_the_output(request, language, stream):
+    request = replace(request, stream=stream)
+    target = DecodesAhead(language, request.end_ids)
+    decoding = decoding_of(request, settings_ahead())
+    chunks = play(decoding, target)
+    tokens, text, reason = expected(request, language)
+    assert decoding.sequence.output.tolist() == tokens
+    assert "".join(chunk.text for chunk in chunks) == text
+    assert chunks[-1].finish_reason == reason
+    for call in target.asked:
+        decoded = len(call.context) - len(request.prompt_ids)
+        assert decoded + call.max_new_tokens + call.decode_ahead <= request.max_tokens
+
+
+@pytest.mark.parametrize(
+    ("changes", "capabilities", "ahead"),
+    [
+        ({"stream": True}, {}, True),
+        ({"stop_strings": ("xyz",)}, {}, True),
+        ({"stream": True, "drafter": "engine"}, {"drafts_itself": True}, True),
+        ({}, {}, False),  # one call has as many tokens as possible anyway
+        ({"stream": True, "drafter": "prompt_lookup"}, {}, False),
+        ({"stream": True}, {"decodes_ahead": False}, False),
+        ({"stream": True, "sampling": Sampling(top_k=0, seed=3), "seeded": True}, {}, True),
+        (
+            {"stream": True, "sampling": Sampling(top_k=0, seed=3), "seeded": True},
+            {"keyed_randomness": False},
+            False,
+        ),
+    ],
+)
+def test_the_target_decodes_ahead_only_what_the_answer_can_use(changes, capabilities, ahead):
+    request = request_of(drafter="none", max_tokens=40)
+    request = replace(request, **changes)
+    target = DecodesAhead(ENDLESS)
+    play(decoding_of(request, settings_ahead(**capabilities)), target, Draft(ENDLESS))
+    left = [
+        request.max_tokens + len(request.prompt_ids) - len(call.context) - call.max_new_tokens
+        for call in target.asked
+    ]
+    assert [call.decode_ahead for call in target.asked] == [ahead * tokens for tokens in left]
+
+
+def test_the_target_does_not_decode_ahead_while_end_ids_are_banned():
+    request = replace(request_of(drafter="none", max_tokens=40), stream=True, min_tokens=9)
+    target = DecodesAhead(ENDLESS)
+    play(decoding_of(request, settings_ahead()), target)
+    assert all(bool(call.decode_ahead) != call.ban_end_ids for call in target.asked[:-1])
+    assert {call.ban_end_ids for call in target.asked} == {True, False}

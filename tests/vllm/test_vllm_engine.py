@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from vllm_engine import start_vllm
 
 from tandem.engines.engine import SamplingParams, Words
 from tandem.engines.errors import EndedError, UnsupportedError
+from tandem.engines.vllm.call import MAX_TOKENS_AHEAD
 
 pytestmark = pytest.mark.engines
 DRAWS = 2048
@@ -290,6 +292,73 @@ def test_a_stream_in_several_calls_is_exact_if_vllm_drafts_by_itself(engine, spe
             # A step drafts only what the call has room for, and keeps what others computed.
             assert max(usage.computed_tokens for usage in usages[1:]) <= 4 + 3 + 2 + 1
             assert usages[0].draft_tokens > 0
+
+
+@pytest.mark.parametrize("drafts_itself", [False, True])
+def test_a_stream_that_decodes_ahead_is_exact_and_computes_each_token_once(
+    engine, speculating, drafts_itself
+):
+    harness, count = speculating if drafts_itself else engine, MAX_TOKENS_AHEAD
+    ids = [*prompt(9, 12)] * 6
+    harness.tokens(ids)  # the prompt is cached from now on
+    whole = harness.call(ids, count)
+    text, usages = [], []
+    while len(text) < count:
+        new, left = min(3, count - len(text)), count - len(text)
+        outcome = harness.call(
+            ids + text, new, request_id=f"a.{len(text)}", decode_ahead_len=left - new
+        )
+        assert new <= len(outcome.tokens) <= left
+        text += outcome.tokens
+        usages.append(outcome.last.usage)
+    assert text == whole.tokens == engine.tokens(ids, count)
+    for name in ("computed_tokens", "draft_tokens", "accepted_tokens"):
+        assert sum(getattr(usage, name) for usage in usages) == getattr(whole.last.usage, name)
+
+
+def test_a_call_takes_over_only_its_own_text(engine):
+    ids = prompt(8, 40)
+    want = engine.tokens(ids, 12)
+    other = [*ids, wrong(want)[0]]
+    expected = engine.tokens(other, 4)
+    for salt, text, tokens in [(0, other, expected), (1, ids + want[:4], want[4:8])]:
+        first = engine.tokens(ids, 4, request_id="b.1", decode_ahead_len=30)
+        assert first[:4] == want[:4]
+        got = engine.tokens(text, 4, request_id="b.2", cache_salt=salt)
+        assert got == tokens
+    assert engine.tokens(ids, 4, request_id="b.3", decode_ahead_len=30)[:4] == want[:4]
+    draft = engine.tokens(ids + want[:4], 4, drafts=want[4:7], request_id="b.4")
+    assert draft == want[4:8]
+
+
+def test_decoding_ahead_ends_at_its_limit_and_at_the_end_of_the_answer(engine):
+    ids = prompt(9, 40)
+    want = engine.tokens(ids, 80)
+    before = engine.engine.steps
+    text = engine.tokens(ids, 2, request_id="c.1", decode_ahead_len=100)
+    time.sleep(1.0)
+    engine.tokens(prompt(1, 9))  # reports the number of steps
+    assert len(text) + MAX_TOKENS_AHEAD <= engine.engine.steps - before < 60
+    text += engine.tokens(ids + text, 2, request_id="c.2", decode_ahead_len=100)
+    assert text == want[: len(text)]
+    end = next(i for i in range(20, 80) if want[i] not in want[:i])
+    text = engine.tokens(ids, 2, request_id="d.1", end_id=want[end], decode_ahead_len=70)
+    while more := engine.tokens(
+        ids + text, 2, request_id=f"d.{len(text)}", end_id=want[end], decode_ahead_len=60
+    ):
+        text += more
+    assert text == want[:end]
+
+
+def test_a_stopped_call_does_not_decode_ahead(small):
+    pending = small.start(prompt(2, 30), 100, request_id="e.1", decode_ahead_len=100)
+    small.engine.stop("e.1")
+    assert len(pending.wait().tokens) < 100
+    assert not small.engine._calls
+    ids = prompt(2, 30)
+    assert len(small.tokens(ids, 4, request_id="e.2", decode_ahead_len=8)) >= 4
+    small.engine.stop("e.2")  # has ended
+    assert len(small.tokens(ids, 200)) == 200
 
 
 def test_masks_apply_if_vllm_drafts_by_itself(engine, speculating):

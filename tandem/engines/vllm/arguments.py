@@ -86,7 +86,7 @@ def sampling_arguments(request: EngineRequest, vocab_size: int) -> dict[str, Any
     """Return the arguments of `SamplingParams()`, without those that the plug-in handles."""
     sampling = request.sampling
     arguments: dict[str, Any] = {
-        "max_tokens": request.max_new_tokens,
+        "max_tokens": request.max_new_tokens + request.decode_ahead_len,
         "detokenize": False,
         "ignore_eos": True,  # each request has its own end ids
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
@@ -109,6 +109,7 @@ def needs_each_step(request: EngineRequest) -> bool:
     """Whether we must check each step's tokens, because vLLM can't end the call correctly."""
     return (
         request.streaming
+        or request.decode_ahead_len > 0
         or request.draft_stop_probability is not None
         or request.stop_words.longest > 1
         or (request.sampling.min_tokens > 0 and not len(request.draft_ids))

@@ -1,4 +1,4 @@
-"""State of one running call, in vLLM's process."""
+"""State of one vLLM request and the call that waits for its tokens, in vLLM's process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,27 @@ from tandem.engines.constraints import Bans, TokenMasks, cut
 from tandem.engines.engine import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
 from tandem.engines.vllm.settings import VllmSettings
 
+MAX_TOKENS_AHEAD = 32  # computed in vain if no call asks for them
+
+
+def text_of(request: EngineRequest) -> str:
+    """Return the name of the text that a call continues, or "" if it has none.
+
+    The loop's calls for a text have ids that agree up to the last period.
+    """
+    return request.request_id.rpartition(".")[0]
+
 
 class VllmCall:
     """A call's constraints, its tokens and the answers sent so far.
 
-    The scheduler counts the tokens.
+    The scheduler counts the tokens. After the call's final answer, its vLLM request may decode
+    ahead, and a call that continues the text takes it over.
 
     Attributes:
-        key, internal: the call's number and vLLM's request id.
+        key: the number of the call that waits for tokens; None: no call does.
+        name, internal: vLLM's names for the request.
+        ended: whether the vLLM request has ended.
         text: the text that the call continues; "": unknown. The loop's calls for a text have ids
             that agree up to the last period.
         cancelled: whether the call was stopped.
@@ -30,12 +43,14 @@ class VllmCall:
     """
 
     def __init__(
-        self, key: int, internal: str, request: EngineRequest, settings: VllmSettings
+        self, key: int, name: str, internal: str, request: EngineRequest, settings: VllmSettings
     ) -> None:
-        self.key = key
+        self.key: int | None = key
+        self.name = name
         self.internal = internal
+        self.ended = False
         self.request = request
-        self.text = request.request_id.rpartition(".")[0]
+        self.text = text_of(request)
         self.cancelled = False
         self.bans = Bans(request, settings.vocab_size)
         self.masks = TokenMasks(request, settings.vocab_size)
@@ -45,6 +60,10 @@ class VllmCall:
         self.cached_tokens = 0
         self.first_scheduled_time_ns = 0
         self._settings = settings
+        # For all calls that the vLLM request serves.
+        self._whole = request._replace(
+            max_new_tokens=request.max_new_tokens + request.decode_ahead_len
+        )
         self._tokens: list[int] = []
         self._log_probs: list[float] = []
         self._top: list[list[tuple[int, float]]] = []
@@ -76,22 +95,40 @@ class VllmCall:
         return rows
 
     @property
-    def unanswered(self) -> bool:
-        return len(self._tokens) > self._answered
+    def unanswered(self) -> int:
+        return len(self._tokens) - self._answered
+
+    @property
+    def complete(self) -> bool:
+        """Whether the waiting call has all its tokens."""
+        return self.ended or self.unanswered >= self.request.max_new_tokens
+
+    def take_over(self, key: int, request: EngineRequest) -> bool:
+        """Let another call wait for the next tokens, if it only continues exactly this text."""
+        if len(request.draft_ids) or request.token_masks is not None:
+            return False
+        first = self._whole
+        text = np.append(first.input_ids, np.array(self._tokens[: self._answered], np.int32))
+        owners = (request.lora_task_id, request.cache_salt), (first.lora_task_id, first.cache_salt)
+        if owners[0] != owners[1] or not np.array_equal(request.input_ids, text):
+            return False
+        self.key, self.request = key, request
+        self.cached_tokens = len(text) - 1
+        return True
 
     def add_output(self, completion: Any) -> bool:
         """Add new tokens. Return whether the answer ends here."""
         self._last_token_time_ns = time.time_ns()
         self._first_token_time_ns = self._first_token_time_ns or self._last_token_time_ns
         new = list(completion.token_ids)
-        kept, ended, surplus = cut(self.request, self._tokens, new)
-        stop = self.request.draft_stop_probability
-        wants_log_probs = self.request.return_log_probs or stop is not None
+        kept, ended, surplus = cut(self._whole, self._tokens, new)
+        stop = self._whole.draft_stop_probability
+        wants_log_probs = self._whole.return_log_probs or stop is not None
         for place, token in enumerate(kept if wants_log_probs else ()):
             row = completion.logprobs[place]
             self._log_probs.append(row[token].logprob)
             best = sorted(row.items(), key=lambda item: -item[1].logprob)
-            count = self.request.num_top_log_probs
+            count = self._whole.num_top_log_probs
             self._top.append([(token, entry.logprob) for token, entry in best[:count]])
             if stop is not None and np.exp(sum(self._log_probs)) < stop:
                 kept, ended, surplus = kept[: place + 1], True, len(new) - place - 1
@@ -101,8 +138,11 @@ class VllmCall:
         return ended
 
     def answer(self, *, final: bool) -> EngineResponse:
-        request, start = self.request, self._answered
+        """Return the tokens since the last answer. final: whether the call ends."""
+        request, start, usage = self._whole, self._answered, self._usage()
         self._answered = len(self._tokens)
+        if final:  # the rest counts for the next call
+            self.computed_tokens = self.draft_tokens = self.accepted_tokens = 0
         wants_log_probs = request.return_log_probs
         top = None
         if wants_log_probs and request.num_top_log_probs:
@@ -113,13 +153,13 @@ class VllmCall:
             final=final,
             log_probs=np.array(self._log_probs[start:], np.float32) if wants_log_probs else None,
             top_log_probs=top,
-            usage=self._usage(),
+            usage=usage,
         )
 
     def _usage(self) -> CallUsage:
         block = self._settings.kv_block_tokens
         reused = self.cached_tokens // block
-        whole = -(-(len(self.request.input_ids) + len(self._tokens)) // block)
+        whole = -(-(len(self._whole.input_ids) + len(self._tokens)) // block)
         return CallUsage(
             reused_blocks=reused,
             new_blocks=whole - reused,

@@ -17,7 +17,7 @@ from tandem.engines.engine import EngineResponse
 from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch.lora import read_adapter, without_weights
 from tandem.engines.vllm.arguments import engine_arguments, needs_each_step, sampling_arguments
-from tandem.engines.vllm.call import VllmCall
+from tandem.engines.vllm.call import MAX_TOKENS_AHEAD, VllmCall, text_of
 from tandem.engines.vllm.hooks import check_hooks
 from tandem.engines.vllm.messages import Stepped, Stop, Submit
 from tandem.engines.vllm.plug_in import DRAFT_PROBS, DraftScheduler, draft_probs
@@ -39,7 +39,8 @@ class VllmWorker:
         self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         scheduler: DraftScheduler = self._engine.engine_core.engine_core.scheduler
         self._scheduler = scheduler
-        self._calls: dict[str, VllmCall] = {}
+        self._calls: dict[str, VllmCall] = {}  # by name of the vLLM request
+        self._ahead: dict[str, VllmCall] = {}  # by text: no call waits for their tokens
         # vLLM reuses KV blocks only between calls with the same adapter name.
         self._adapters = [
             LoRARequest(f"lora-{number}", number, folder)
@@ -92,6 +93,11 @@ class VllmWorker:
 
     def _submit(self, message: Submit) -> list[tuple[int, EngineResponse]]:
         request, name = message.request, str(message.key)
+        ahead = self._ahead.pop(text_of(request), None)
+        if ahead is not None:
+            if ahead.take_over(message.key, request):
+                return self._answer(ahead)
+            self._end(ahead)
         kind = RequestOutputKind.DELTA if needs_each_step(request) else RequestOutputKind.FINAL_ONLY
         probs = draft_probs(request)
         try:
@@ -110,29 +116,54 @@ class VllmWorker:
         except Exception as error:  # noqa: BLE001 ValueError, VLLMError and others
             text = f"vLLM rejected the call: {first_line(error)}"
             return [(message.key, EngineResponse(error=text, code="INVALID_ARG"))]
-        call = VllmCall(message.key, internal, request, self._settings)
+        call = VllmCall(message.key, name, internal, request, self._settings)
         self._calls[name] = self._scheduler.calls[internal] = call
         return []
 
     def _stop(self, message: Stop) -> list[tuple[int, EngineResponse]]:
-        call = self._calls.get(str(message.key))
+        call = next((call for call in self._calls.values() if call.key == message.key), None)
         if call is None:
             return []
         call.cancelled = True
         self._end(call)
-        return [(call.key, call.answer(final=True))]
+        return [(message.key, call.answer(final=True))]
 
     def _take(self, call: VllmCall, output: Any) -> list[tuple[int, EngineResponse]]:
-        ended = call.add_output(output.outputs[0])
-        if ended or output.finished:
+        if call.add_output(output.outputs[0]) or output.finished:
             self._end(call, abort=not output.finished)
-            return [(call.key, call.answer(final=True))]
+        return self._answer(call)
+
+    def _answer(self, call: VllmCall) -> list[tuple[int, EngineResponse]]:
+        """Return the call's answer, if a call waits and has all its tokens."""
+        if call.key is None:  # decoding ahead
+            if call.unanswered >= MAX_TOKENS_AHEAD:
+                self._end(call)
+            return []
+        if call.complete:
+            key, call.key = call.key, None
+            if call.request.decode_ahead_len and call.text:
+                self._keep(call)
+            elif not call.ended:
+                self._end(call)
+            return [(key, call.answer(final=True))]
         if call.request.streaming and call.unanswered:
             return [(call.key, call.answer(final=False))]
         return []
 
+    def _keep(self, call: VllmCall) -> None:
+        """Keep a call that decodes ahead, instead of the oldest one if there are too many."""
+        if other := self._ahead.pop(call.text, None):
+            self._end(other)
+        self._ahead[call.text] = call
+        while len(self._ahead) > self._settings.max_batch_size:
+            self._end(self._ahead.pop(next(iter(self._ahead))))
+
     def _end(self, call: VllmCall, *, abort: bool = True) -> None:
+        """End the vLLM request of a call, if it hasn't ended. abort: whether vLLM still runs it."""
+        if call.ended:
+            return
+        call.ended = True
         if abort:
-            self._engine.abort_request([str(call.key)])
-        del self._calls[str(call.key)]
+            self._engine.abort_request([call.name])
+        del self._calls[call.name]
         del self._scheduler.calls[call.internal]
