@@ -135,11 +135,11 @@ def _table(
     table = Table(f"{options.kind}, {at_once} at once", *columns, box=None)
     wanted = [answer.text for answer in outcomes[SERVE][0].answers]
     for name, turns in outcomes.items():
-        texts = [answer.text for answer in turns[-1].answers]
+        texts = [answer.text for turn in turns for answer in turn.answers]
         first = median(answer.first_ms for turn in turns for answer in turn.answers)
         table.add_row(
             *(name, f"{rates[name]:.0f}", f"{rates[name] / rates[SERVE]:.2f}x", f"{first:.0f}"),
-            f"{sum(map(str.__eq__, texts, wanted))} of {at_once}",
+            f"{sum(map(str.__eq__, texts, wanted * len(turns)))} of {len(texts)}",
         )
     return table
 

@@ -33,6 +33,7 @@ class VllmCall:
         key: the number of the call that waits for tokens; None: no call does.
         name, internal: vLLM's names for the request.
         ended: whether the vLLM request has ended.
+        cut_off: whether it ended before the answer, because it was too far ahead.
         text: the text that the call continues; "": unknown. The loop's calls for a text have ids
             that agree up to the last period.
         cancelled: whether the call was stopped.
@@ -48,7 +49,7 @@ class VllmCall:
         self.key: int | None = key
         self.name = name
         self.internal = internal
-        self.ended = False
+        self.ended = self.cut_off = False
         self.request = request
         self.text = text_of(request)
         self.cancelled = False
@@ -106,6 +107,8 @@ class VllmCall:
     def take_over(self, key: int, request: EngineRequest) -> bool:
         """Let another call wait for the next tokens, if it only continues exactly this text."""
         if len(request.draft_ids) or request.token_masks is not None:
+            return False
+        if self.cut_off and self.unanswered < request.max_new_tokens:
             return False
         first = self._whole
         text = np.append(first.input_ids, np.array(self._tokens[: self._answered], np.int32))

@@ -136,12 +136,13 @@ class VllmWorker:
     def _answer(self, call: VllmCall) -> list[tuple[int, EngineResponse]]:
         """Return the call's answer, if a call waits and has all its tokens."""
         if call.key is None:  # decoding ahead
-            if call.unanswered >= MAX_TOKENS_AHEAD:
+            if call.unanswered >= MAX_TOKENS_AHEAD and not call.ended:
+                call.cut_off = True
                 self._end(call)
             return []
         if call.complete:
             key, call.key = call.key, None
-            if call.request.decode_ahead_len and call.text:
+            if call.request.decode_ahead_len and call.text and not call.cut_off:
                 self._keep(call)
             elif not call.ended:
                 self._end(call)
