@@ -39,21 +39,21 @@ MODEL = "bls_stream"  # the entry that streams; `vllm serve` gets the same name
 SERVE, LOOP, INSIDE = "vllm serve", "Tandem", "Tandem, {} inside vLLM"
 NGRAMS = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 LOOKUP = {"method": "prompt_lookup", "num_speculative_tokens": 16}
+COPIES = {"prompt_lookup_num_tokens": 16}
 Variants = dict[str, tuple[str, dict[str, Any]]]  # name -> server and more fields of requests
 
 
 def main() -> None:
     options = _options()
-    drafts = {"num_speculative_tokens": options.draft_len}
     draft_model = {"method": "draft_model", "model": str(options.draft)}
+    draft_model["num_speculative_tokens"] = options.draft_len
     own: dict[str, dict[str, Any]] = {"": {}, ", n-grams": NGRAMS, ", draft model": draft_model}
     target, draft = (_engine(options, each) for each in (options.target, options.draft))
     tandem: dict[str, dict[str, Any]] = {
         LOOP: {"target": target, "draft": draft},
         INSIDE.format("lookup"): {"target": target | {"speculative_config": LOOKUP}},
-        INSIDE.format("draft model"): {
-            "target": target | {"speculative_config": drafts | draft_model}
-        },
+        INSIDE.format("draft model"): {"target": target | {"speculative_config": draft_model}},
+        INSIDE.format("both"): {"target": target | {"speculative_config": draft_model | COPIES}},
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))

@@ -50,14 +50,35 @@ def test_vllms_speculation_settings_are_passed_on():
     assert "speculative_config" not in engine_arguments(settings())
 
 
-def test_prompt_lookup_inside_vllm_replaces_only_the_proposer():
+def test_prompt_lookup_inside_vllm_needs_no_proposer():
     asked = {"method": "prompt_lookup", "num_speculative_tokens": 12}
-    given = engine_arguments(settings(speculative_config=asked))["speculative_config"]
-    assert (given["method"], given["num_speculative_tokens"]) == ("custom_class", 12)
-    assert (
-        given["model"]
-        != engine_arguments(settings(max_draft_len=12))["speculative_config"]["model"]
-    )
+    ours = settings(speculative_config=asked)
+    assert engine_arguments(ours) == engine_arguments(settings(max_draft_len=12))
+    assert ours.copy_len == 12
+
+
+def test_prompt_lookup_may_be_added_to_any_method_of_vllm():
+    own = {"method": "ngram", "num_speculative_tokens": 4}
+    both = settings(speculative_config=own | {"prompt_lookup_num_tokens": 8})
+    assert engine_arguments(both)["speculative_config"] == own
+    assert both.copy_len == 8
+    assert settings(speculative_config=own).copy_len == settings().copy_len == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompt_lookup_num_tokens": 0}, "must be an integer of at least 1; got 0"),
+        ({"prompt_lookup_num_tokens": "8"}, "must be an integer of at least 1; got '8'"),
+        ({"method": "prompt_lookup"}, "is for other methods; set num_speculative_tokens"),
+        ({"draft_sample_method": "probabilistic"}, "requires draft_sample_method: greedy"),
+    ],
+)
+def test_copies_that_cannot_be_added_are_rejected(changes, words):
+    own = {"method": "draft_model", "model": "/d", "num_speculative_tokens": 4}
+    own |= {"prompt_lookup_num_tokens": 8}
+    with pytest.raises(LoadError, match=rf"speculative_config\.prompt_lookup_num_tokens {words}"):
+        settings(speculative_config=own | changes)
 
 
 def test_extra_vllm_arguments_are_passed_on_unless_other_keys_set_them():
@@ -83,6 +104,9 @@ def test_max_lora_rank_allows_the_largest_adapter(tmp_path):
 def test_max_batch_tokens_must_be_large_enough_for_drafts():
     with pytest.raises(LoadError, match=r"max_batch_tokens must be greater than 512 .*; got 512"):
         settings(max_batch_size=32, max_draft_len=8, max_batch_tokens=512)
+    own = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_num_tokens": 8}
+    with pytest.raises(LoadError, match=r"max_batch_tokens must be greater than 512 .*; got 512"):
+        settings(max_batch_size=32, speculative_config=own, max_batch_tokens=512)
 
 
 def test_threads_also_limit_vllms_ngram_proposer():

@@ -246,17 +246,18 @@ def test_a_call_that_vllm_rejects_fails_alone(engine):
     assert len(engine.tokens(prompt(1, 9), 4)) == 4
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1},
-        {"method": "prompt_lookup", "num_speculative_tokens": 8},
-    ],
-    ids=lambda own: own["method"],
-)
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
+LOOKUP = {"method": "prompt_lookup", "num_speculative_tokens": 8}
+BOTH = {"method": "draft_model", "num_speculative_tokens": 2, "prompt_lookup_num_tokens": 8}
+
+
+@pytest.fixture(scope="module", params=[NGRAM, LOOKUP, BOTH], ids=lambda own: own["method"])
 def speculating(tmp_path_factory, request):
-    """An engine that drafts by itself, with vLLM's n-gram lookup or with Tandem's."""
-    harness = start_vllm(tmp_path_factory.mktemp("lookup"), speculative_config=request.param)
+    """An engine that drafts by itself, with vLLM's n-grams, Tandem's lookup, or a model too."""
+    folder, own = tmp_path_factory.mktemp("speculating"), request.param
+    if own is BOTH:
+        own = own | {"model": str(folder)}  # always right
+    harness = start_vllm(folder, speculative_config=own)
     yield harness
     harness.engine.close()
 
@@ -288,7 +289,7 @@ def test_a_stream_in_several_calls_is_exact_if_vllm_drafts_by_itself(engine, spe
             text += outcome.tokens
             usages.append(outcome.last.usage)
         assert text == want
-        if speculating.engine._settings.speculative_config["method"] == "prompt_lookup":
+        if speculating.engine._settings.speculative_config == LOOKUP:
             # A step drafts only what the call has room for, and keeps what others computed.
             assert max(usage.computed_tokens for usage in usages[1:]) <= 4 + 3 + 2 + 1
             assert usages[0].draft_tokens > 0
@@ -441,3 +442,27 @@ def test_calls_fail_immediately_with_the_cause_if_vllm_dies(small):
     assert outcome.last.code == "UNAVAILABLE"
     with pytest.raises(EndedError, match="vLLM's process ended"):
         small.tokens(prompt(1, 9))
+
+
+@pytest.mark.parametrize("speculating", [BOTH], indirect=True, ids=["draft_model"])
+def test_vllms_drafts_are_used_unless_a_copy_is_longer(speculating):
+    unknown = speculating.call(prompt(6, 30), 31).last.usage
+    assert (unknown.draft_tokens, unknown.accepted_tokens) == (20, 20)  # 10 steps after the first
+    repeated = [*prompt(9, 12)] * 6  # the text ends the copied passage
+    usage = speculating.call(repeated, 31).last.usage
+    assert usage.draft_tokens - usage.accepted_tokens >= 6  # the first copy is wrong
+    assert usage.accepted_tokens >= 18
+
+
+@pytest.mark.parametrize("speculating", [BOTH], indirect=True, ids=["draft_model"])
+def test_vllms_own_drafts_keep_the_targets_distribution(speculating, logits_after):
+    ids, warp = [*prompt(8, 20)] * 3, Warp(0.5, top_k=20, top_p=0.9)
+    sampling = {"temperature": warp.temperature, "top_k": warp.top_k, "top_p": warp.top_p}
+    answers = drawn(speculating, ids, DRAWS, sampling, lambda _: {"new": 3})
+    place, seen = 0, answers
+    while place < 2:  # given the likeliest tokens before it
+        counts = np.bincount([answer[place] for answer in seen], minlength=VOCAB)
+        assert len(seen) > 100
+        assert fits(counts, warp.of(logits_after(ids)))
+        token, place = int(counts.argmax()), place + 1
+        ids, seen = [*ids, token], [answer for answer in seen if answer[place - 1] == token]

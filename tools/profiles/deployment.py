@@ -94,7 +94,8 @@ class Deployment:
         if self.drafters == ("prompt_lookup", BASELINE.name) and not pools:
             return (
                 "prompt lookup inside vLLM (speculative_config: {method: prompt_lookup}) is faster "
-                "if answers aren't streamed and requests needn't choose: docs/deploy/vllm.md"
+                "with several requests at once, unless they choose how to draft: "
+                "docs/deploy/vllm.md"
             )
         in_vllm = isinstance(engines.draft, VllmDraft)
         if not (in_vllm and _share_device(self.profile) and self.draft):
@@ -102,8 +103,8 @@ class Deployment:
         if self.draft_tokenizer or self.draft.vocab_size != self.target.vocab_size:
             return None
         return (
-            "vLLM can also run this draft model in the target's process (speculative_config); "
-            "measure which is faster: docs/deploy/vllm.md"
+            "this draft model and prompt lookup are faster inside vLLM (speculative_config), "
+            "unless requests choose how to draft: docs/deploy/vllm.md"
         )
 
     @property

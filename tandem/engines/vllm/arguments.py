@@ -13,11 +13,10 @@ from tandem.engines.constraints import ending_ids
 from tandem.engines.decoding import reject
 from tandem.engines.engine import EngineRequest
 from tandem.engines.vllm.lora import lora_arguments
-from tandem.engines.vllm.settings import VllmSettings
+from tandem.engines.vllm.settings import COPY_LEN, PROMPT_LOOKUP, VllmSettings
 
 PLUG_IN = "tandem.engines.vllm.plug_in"
-NO_PROPOSER, LOOKUP_PROPOSER = f"{PLUG_IN}.NoProposer", f"{PLUG_IN}.LookupProposer"
-PROMPT_LOOKUP = "prompt_lookup"  # a method of ours in `speculative_config`
+NO_PROPOSER = f"{PLUG_IN}.NoProposer"
 
 
 def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
@@ -48,8 +47,9 @@ def engine_arguments(settings: VllmSettings) -> dict[str, Any]:
     }
     if settings.speculative_config:
         own = dict(settings.speculative_config)
+        own.pop(COPY_LEN, None)
         if own.get("method") == PROMPT_LOOKUP:
-            own |= {"method": "custom_class", "model": LOOKUP_PROPOSER}
+            own |= {"method": "custom_class", "model": NO_PROPOSER}
         arguments["speculative_config"] = own
     elif settings.max_draft_len:
         arguments["speculative_config"] = {

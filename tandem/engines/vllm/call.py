@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.engines.constraints import Bans, TokenMasks, cut
-from tandem.engines.engine import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
+from tandem.engines.engine import CallUsage, EngineRequest, EngineResponse, Ids, LikeliestTokens
 from tandem.engines.vllm.settings import VllmSettings
 
 MAX_TOKENS_AHEAD = 32  # computed in vain if no call asks for them
@@ -66,6 +67,8 @@ class VllmCall:
             max_new_tokens=request.max_new_tokens + request.decode_ahead_len
         )
         self._tokens: list[int] = []
+        self._text = np.empty(settings.max_seq_len if settings.copy_len else 0, np.int32)
+        self._text_len = 0
         self._log_probs: list[float] = []
         self._top: list[list[tuple[int, float]]] = []
         self._surplus = 0  # tokens after the one that ended the answer, and an end id
@@ -94,6 +97,12 @@ class VllmCall:
                 banned = self.bans.after(whole[:length])
                 np.bitwise_and.at(row, banned // 8, ~(1 << banned % 8).astype(np.uint8))
         return rows
+
+    def text_so_far(self, token_ids: Sequence[int]) -> Ids:
+        """Return vLLM's list of all token ids as an array, and keep it to add only the new ones."""
+        old, self._text_len = self._text_len, len(token_ids)
+        self._text[old : self._text_len] = token_ids[old:]
+        return self._text[: self._text_len]
 
     @property
     def unanswered(self) -> int:

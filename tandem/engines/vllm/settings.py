@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from tandem.engines.errors import LoadError
 
+# Tandem's own method in `speculative_config`, and its key for copies in addition to other methods.
+PROMPT_LOOKUP, COPY_LEN = "prompt_lookup", "prompt_lookup_num_tokens"
+
 
 @dataclass(frozen=True)
 class VllmSettings:
@@ -45,11 +48,13 @@ class VllmSettings:
     arguments: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        spare = 0 if self.drafts_itself else self.max_batch_size * self.max_draft_len
-        if self.max_batch_tokens <= 2 * spare:
+        self._check_copies()
+        added = self.copy_len if self.drafts_itself else self.max_draft_len
+        least = 2 * self.max_batch_size * added
+        if self.max_batch_tokens <= least:
             raise LoadError(
-                f"max_batch_tokens must be greater than {2 * spare} (2 * max_batch_size * "
-                f"max_draft_len); got {self.max_batch_tokens}"
+                f"max_batch_tokens must be greater than {least} (2 * max_batch_size * the longest "
+                f"draft, {added}); got {self.max_batch_tokens}"
             )
         known = sorted(set(self.arguments or ()) & set(DECIDED_ARGUMENTS))
         if known:
@@ -57,9 +62,36 @@ class VllmSettings:
                 f"arguments.{known[0]} is set from other keys of the profile; remove it"
             )
 
+    def _check_copies(self) -> None:
+        own = self.speculative_config or {}
+        if COPY_LEN not in own:
+            return
+        if own.get("method") == PROMPT_LOOKUP:
+            raise LoadError(
+                f"speculative_config.{COPY_LEN} is for other methods; set num_speculative_tokens"
+            )
+        if type(own[COPY_LEN]) is not int or own[COPY_LEN] < 1:
+            raise LoadError(
+                f"speculative_config.{COPY_LEN} must be an integer of at least 1; "
+                f"got {own[COPY_LEN]!r}"
+            )
+        if own.get("draft_sample_method") == "probabilistic":
+            raise LoadError(
+                f"speculative_config.{COPY_LEN} requires draft_sample_method: greedy, because "
+                "copies have no probabilities"
+            )
+
     @property
     def drafts_itself(self) -> bool:
         return bool(self.speculative_config)
+
+    @property
+    def copy_len(self) -> int:
+        """Maximum number of tokens that a draft copies from the text by prompt lookup; 0: none."""
+        own = self.speculative_config or {}
+        name = "num_speculative_tokens" if own.get("method") == PROMPT_LOOKUP else COPY_LEN
+        copy_len: int = own.get(name, 0)
+        return copy_len
 
 
 # Arguments of vLLM that the settings determine.
