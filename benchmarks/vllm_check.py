@@ -4,9 +4,9 @@
         --draft /models/Qwen2.5-0.5B-Instruct
 
 The variants take turns in one run: the target alone, vLLM's own speculation with the draft model,
-with n-grams and with Tandem's lookup inside vLLM, and the loop with the draft model, prompt lookup
-and `hybrid` with `auto`. Five vLLM processes run at once, so the device must have memory for four
-targets and two drafts.
+with n-grams, with Tandem's lookup inside vLLM and with both, and the loop with the draft model,
+prompt lookup and `hybrid` with `auto`. Six vLLM processes run at once, so the device must have
+memory for five targets and three drafts.
 
 The output of each variant is compared token by token with the target alone. In 16-bit types, the
 output of a batch can differ if two tokens are equally likely. The rows of the target alone show how
@@ -55,11 +55,12 @@ from tandem.tools.profiles.checkpoint import read_checkpoint
 PROMPTS = Path(__file__).parents[1] / "tandem" / "demo" / "prompts.jsonl"
 # Share of the device's memory for each engine.
 FRACTIONS = {
-    "target": 0.2,
-    "draft": 0.08,
-    "with draft model": 0.25,
-    "with n-grams": 0.2,
-    "with prompt lookup": 0.2,
+    "target": 0.16,
+    "draft": 0.06,
+    "with draft model": 0.2,
+    "with n-grams": 0.16,
+    "with prompt lookup": 0.16,
+    "with both": 0.2,
 }
 ALONE = "target alone"
 KV_BLOCK_TOKENS = 32
@@ -125,11 +126,13 @@ def _start_engines(options: argparse.Namespace, max_seq_len: int) -> dict[str, V
     def start(name: str) -> VllmEngine:
         began = time.perf_counter()
         model = options.draft if name == "draft" else options.target
+        draft_model = {"method": "draft_model", "model": str(options.draft)}
         methods: dict[str, dict[str, Any]] = {
-            "with draft model": {"method": "draft_model", "model": str(options.draft)},
+            "with draft model": draft_model,
             "with n-grams": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4},
             # Its drafts are as long as the matching text, up to this length.
             "with prompt lookup": {"method": "prompt_lookup", "num_speculative_tokens": 16},
+            "with both": {**draft_model, "prompt_lookup_num_tokens": 16},
         }
         own = methods.get(name)
         engine = VllmEngine(
@@ -170,6 +173,7 @@ def _variants(
         "vLLM, draft model": partial(whole, engines["with draft model"]),
         "vLLM, n-grams": partial(whole, engines["with n-grams"]),
         "vLLM, Tandem's lookup": partial(whole, engines["with prompt lookup"]),
+        "vLLM, draft model and lookup": partial(whole, engines["with both"]),
     }
     pair: dict[EngineRole, Engine] = {"target": engines["target"], "draft": engines["draft"]}
     asked: dict[str, dict[str, Any]] = {

@@ -4,8 +4,8 @@
 
 Clients stream completions. All servers run at once and take turns, after a turn that isn't counted,
 so all prompts are cached. `vllm serve` runs alone, with n-grams and with the draft model. Tandem
-runs vLLM as the target, with drafts from its loop, and with prompt lookup inside vLLM. The device
-must have memory for five targets and two drafts.
+runs vLLM as the target, with drafts from its loop, and with prompt lookup, the draft model and both
+inside vLLM. The device must have memory for seven targets and four drafts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks.vllm_check import common_options, texts_of
 from tandem.engines.vllm.arguments import environment
 from tandem.engines.vllm.settings import VllmSettings
 
-GPU_MEMORY_FRACTION = 0.15  # of each engine
+GPU_MEMORY_FRACTION = 0.12  # of each engine
 MODEL = "bls_stream"  # the entry that streams; `vllm serve` gets the same name
 SERVE, LOOP, INSIDE = "vllm serve", "Tandem", "Tandem, {} inside vLLM"
 NGRAMS = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}
@@ -147,7 +147,7 @@ def _table(
 def _options() -> argparse.Namespace:
     description = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(description=description, parents=[common_options()])
-    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8], help="at once")
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="at once")
     parser.add_argument("--without", nargs="+", default=[], help="names of servers to omit")
     parser.add_argument("--max-seq-len", type=int, default=1024)
     parser.add_argument("--base-port", type=int, default=18500)

