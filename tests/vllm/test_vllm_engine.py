@@ -460,7 +460,7 @@ def test_vllms_own_drafts_keep_the_targets_distribution(speculating, logits_afte
     sampling = {"temperature": warp.temperature, "top_k": warp.top_k, "top_p": warp.top_p}
     answers = drawn(speculating, ids, DRAWS, sampling, lambda _: {"new": 3})
     place, seen = 0, answers
-    while place < 2:  # given the likeliest tokens before it
+    while place < 2:  # given the most likely tokens before it
         counts = np.bincount([answer[place] for answer in seen], minlength=VOCAB)
         assert len(seen) > 100
         assert fits(counts, warp.of(logits_after(ids)))

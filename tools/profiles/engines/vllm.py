@@ -103,8 +103,9 @@ class VllmDraft(CheckpointSection):
 class VllmTarget(VllmDraft):
     """A vLLM engine that verifies drafts of up to max_draft_len tokens, or drafts by itself.
 
-    speculative_config: vLLM's setting, or {method: prompt_lookup, num_speculative_tokens: 16}. If
-    it is set, it applies to all requests, and the engine verifies no other drafts.
+    speculative_config: vLLM's setting. prompt_lookup_num_tokens: 16 adds copies of up to 16 tokens,
+    and {method: prompt_lookup, num_speculative_tokens: 16} drafts nothing else. If it is set, it
+    applies to all requests, and the engine verifies no other drafts.
     """
 
     max_draft_len: NonNegativeInt = 16
