@@ -163,8 +163,9 @@ BRANCH_OUTPUT_LEN = INPUTS.ragged("branch_output_len", "INT32", (-1,))
 TOKEN_MASKS = INPUTS.declare("token_masks", "INT32", (-1, -1), optional=True)
 # For a target with the capability `decodes_ahead`: after the response, the engine continues the
 # answer by up to this many tokens. The next call whose id agrees up to the last period gets them at
-# once if its context is this call's context and response. Its other inputs have no effect, except
-# `request_output_len` and this one. Both calls may return more than `request_output_len` tokens.
+# once if its context is this call's context and response, and if it allows no more tokens than are
+# left. Its sampling inputs and end ids have no effect. Both calls may return more than
+# `request_output_len` tokens. Rejected with a draft, branches or masks.
 DECODE_AHEAD_LEN = INPUTS.scalar("decode_ahead_len", "INT32")
 
 NVIDIA_OUTPUTS = Tensors()

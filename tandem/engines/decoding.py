@@ -251,6 +251,13 @@ def check(
             f"lora_task_id must be between 0 and {num_adapters}; got {request.lora_task_id}",
             "lora_task_id",
         )
+    if request.decode_ahead_len and (
+        len(request.draft_ids) or request.token_masks is not None or request.branches
+    ):
+        raise RequestError(
+            "decode_ahead_len can't be combined with draft_input_ids, token_masks or branch_counts",
+            "decode_ahead_len",
+        )
     if request.branches:
         _check_branches(request, limits)
     else:

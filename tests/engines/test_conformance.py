@@ -217,6 +217,12 @@ def test_drafting_ends_at_the_stop_probability(engine):
     [
         ({"ids": [VOCAB]}, "input_ids must have ids between 0 and 130; got 131"),
         ({"ids": prompt(1, 200), "new": 100}, "the limit is 256"),
+        ({"ids": prompt(1, 200), "new": 4, "decode_ahead_len": 96}, "the limit is 256"),
+        ({"ids": [5], "drafts": [6], "decode_ahead_len": 4}, "decode_ahead_len can't be combined"),
+        (
+            {"ids": [5], "token_masks": np.full((1, 5), -1, np.int32), "decode_ahead_len": 4},
+            "decode_ahead_len can't be combined",
+        ),
         ({"ids": [5], "end_id": VOCAB}, "end_id must be between 0 and 130; got 131"),
     ],
 )

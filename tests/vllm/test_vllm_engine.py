@@ -330,6 +330,15 @@ def test_a_call_takes_over_only_its_own_text(engine):
     assert engine.tokens(ids, 4, request_id="b.3", decode_ahead_len=30)[:4] == want[:4]
     draft = engine.tokens(ids + want[:4], 4, drafts=want[4:7], request_id="b.4")
     assert draft == want[4:8]
+    # It may continue further than the first call, or return log-probabilities.
+    for number, ahead in enumerate([0, 6]):
+        text = engine.tokens(ids, 2, request_id=f"{number}.1", decode_ahead_len=3)
+        for more in ({"decode_ahead_len": ahead}, {"return_log_probs": True}):
+            outcome = engine.call(ids + text, 6, request_id=f"{number}.{len(text)}", **more)
+            assert len(outcome.tokens) >= 6
+            text += outcome.tokens
+            assert (outcome.last.log_probs is None) == ("return_log_probs" not in more)
+        assert text == engine.tokens(ids, len(text))
 
 
 def test_decoding_ahead_ends_at_its_limit_and_at_the_end_of_the_answer(engine):

@@ -115,14 +115,19 @@ class VllmCall:
 
     def take_over(self, key: int, request: EngineRequest) -> bool:
         """Let another call wait for the next tokens, if it only continues exactly this text."""
+        first = self._whole
+        same = "lora_task_id", "cache_salt", "return_log_probs", "num_top_log_probs"
+        if any(getattr(request, name) != getattr(first, name) for name in same):
+            return False
         if len(request.draft_ids) or request.token_masks is not None:
+            return False
+        left = first.max_new_tokens - self._answered
+        if request.max_new_tokens + request.decode_ahead_len > left:
             return False
         if self.cut_off and self.unanswered < request.max_new_tokens:
             return False
-        first = self._whole
         text = np.append(first.input_ids, np.array(self._tokens[: self._answered], np.int32))
-        owners = (request.lora_task_id, request.cache_salt), (first.lora_task_id, first.cache_salt)
-        if owners[0] != owners[1] or not np.array_equal(request.input_ids, text):
+        if not np.array_equal(request.input_ids, text):
             return False
         self.key, self.request = key, request
         self.cached_tokens = len(text) - 1
