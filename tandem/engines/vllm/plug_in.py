@@ -232,23 +232,23 @@ def _fix_cpu_expand_kernel() -> None:
     if torch.cuda.is_available():
         return
 
-    def expand(  # noqa: PLR0917 vLLM passes the arguments by position
-        output: torch.Tensor,
-        values: torch.Tensor,
-        ends: torch.Tensor,
-        old: float,
-        new: float,
+    def expand(  # noqa: PLR0917 vLLM passes the arguments by position or by these names
+        output_ptr: torch.Tensor,
+        input_ptr: torch.Tensor,
+        cu_num_tokens_ptr: torch.Tensor,
+        replace_from: float,
+        replace_to: float,
         MAX_NUM_TOKENS: int | None = None,  # noqa: N803, ARG001
     ) -> None:
-        values = torch.where(values == old, torch.full_like(values, new), values)
-        output.copy_(values.repeat_interleave(torch.diff(ends, prepend=ends.new_zeros(1))))
+        changed = torch.full_like(input_ptr, replace_to)
+        values = torch.where(input_ptr == replace_from, changed, input_ptr)
+        counts = torch.diff(cu_num_tokens_ptr, prepend=cu_num_tokens_ptr.new_zeros(1))
+        output_ptr.copy_(values.repeat_interleave(counts))
 
     import vllm.utils.cpu_triton_utils as kernels  # noqa: PLC0415
     from vllm.v1.sample import rejection_sampler  # noqa: PLC0415
 
-    if hasattr(kernels, "_FuncWrapper"):  # 0.27, which copies it when a worker has started
-        kernels.expand_kernel = rejection_sampler.expand_kernel = kernels._FuncWrapper(expand)
+    if hasattr(kernels, "expand_kernel"):  # 0.27
+        kernels.expand_kernel.func = expand
     else:
-        from vllm.triton_utils.dispatcher import register_kernels  # noqa: PLC0415
-
-        register_kernels({"vllm.v1.sample.rejection_sampler.expand_kernel": expand})
+        rejection_sampler.expand_kernel._impl = expand
