@@ -107,9 +107,8 @@ class Admission:
         """Number of sequences that are decoding."""
         return len(self._running)
 
-    @property
     def load(self) -> int:
-        """Number of sequences that are decoding or about to start."""
+        """Return the number of sequences that are decoding or about to start."""
         return min(self.running + self._arriving, self._max_running)
 
     @property

@@ -83,16 +83,15 @@ class Decoding:
         self._plain_call_size = PlainCallSize(
             steady=steady, in_engine=request.drafter_kind.in_engine, use_timings=use_timings
         )
-        # While the loop is busy with the tokens of a call, the target may decode the next ones.
-        # Drafts and guides would discard them, and a seed needs calls that don't depend on time.
-        self._decodes_ahead = (
+        # A guide discards tokens, and a seed needs calls that don't depend on time.
+        self._can_decode_ahead = (
             settings.target.capabilities.decodes_ahead
-            and not request.drafter_kind.drafts_in_loop
             and matcher is None
             and steady
             and use_timings
         )
-        self._last_result_time = clock()
+        self._load = context.load
+        self._ahead_since: float | None = None  # when the target began to decode ahead
         self._plain_tokens_due = 0  # tokens to decode before the drafter is called again
         self._reusable_tokens = 0
 
@@ -137,15 +136,15 @@ class Decoding:
         elif draft:
             legal, masks = guidance.legal_prefix(draft)
             statistics.ahead.num_calls += drafter.draft_ahead(sequence, legal, ports)
-            wanted = len(legal) + 1
+            wanted, self._ahead_since = len(legal) + 1, None
             call = self._target_call(wanted, draft=legal)._replace(token_masks=masks)
             result = guidance.call_target(call, ports.call)
         else:
-            began, wanted = self._clock(), self._plain_tokens()
+            began, wanted = self._ahead_since or self._clock(), self._plain_tokens()
             call = self._target_call(wanted, end_ids=request.end_ids)
-            if self._decodes_ahead and not sequence.min_tokens_left:
-                call = call._replace(decode_ahead=sequence.tokens_left - wanted)
+            call = call._replace(decode_ahead=self._decode_ahead_len(wanted))
             result = guidance.call_target(call, ports.call)
+            self._ahead_since = self._clock() if call.decode_ahead else None
 
         # Accept. An engine that stops early without a draft has found an EOS and dropped it.
         tokens, count = result.tokens, len(result.tokens)
@@ -187,10 +186,11 @@ class Decoding:
         ports.send(Chunk(tokens, text, self.finish_reason, statistics.totals, details))
 
         # Plan the next round from what this one took.
-        seconds = self._clock() - began
+        seconds = (self._ahead_since or self._clock()) - began
         if draft and draft.drafter != GRAMMAR:
             drafter.verified(draft, num_accepted, seconds)
         elif wanted and not draft:
+            self._plain_call_size.adapt(count, seconds)
             drafter.observe_plain_call(count, seconds)
 
     def _plain_tokens(self) -> int:
@@ -207,6 +207,17 @@ class Decoding:
             self._plain_tokens_due or UNBOUNDED,  # then the drafter tries again
             self.sequence.min_tokens_left or UNBOUNDED,  # then end ids are no longer banned
         )
+
+    def _decode_ahead_len(self, wanted: int) -> int:
+        """Return how many tokens the target may decode after a call for ``wanted`` tokens.
+
+        It decodes them while the loop is busy with the tokens of this call. A draft discards them,
+        and waits for the step that decodes them. With one sequence, that step is only for them.
+        """
+        discards = self.request.drafter_kind.drafts_in_loop and self._load() < 2
+        if not self._can_decode_ahead or discards or self.sequence.min_tokens_left:
+            return 0
+        return self.sequence.tokens_left - wanted
 
     def _target_call(
         self, max_new_tokens: int, *, end_ids: tuple[int, ...] = (), draft: Draft = NO_DRAFT
@@ -282,10 +293,6 @@ class Decoding:
         """
         rounds, count = self.statistics.num_rounds, len(result.tokens)
         self._plain_tokens_due = max(0, self._plain_tokens_due - count)
-        now = self._clock()
-        seconds = now - self._last_result_time if self._decodes_ahead else result.seconds
-        self._plain_call_size.adapt(count, seconds)
-        self._last_result_time = now
         if result.num_draft_tokens:
             self.statistics.add_engine_drafts(
                 count + eos_dropped, result.num_draft_tokens, result.num_accepted_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tandem.bls.ahead import AheadPlanner
@@ -37,7 +38,8 @@ class DrafterHealth(Protocol):
 class DrafterContext(NamedTuple):
     """The arguments, besides the request, from which a drafter is created.
 
-    draft_planner, ahead_planner, pools, translator: shared by all requests. own: the drafter's own
+    draft_planner, ahead_planner, pools, translator: shared by all requests. load: function that
+    returns the number of sequences that are decoding or about to start. own: the drafter's own
     settings (the defaults in its registry row with the profile's changes), set by `drafter_of`.
     """
 
@@ -47,6 +49,7 @@ class DrafterContext(NamedTuple):
     ahead_planner: AheadPlanner | None = None  # None: drafting ahead is off
     pools: LookupPools | None = None  # None: requests share no answers
     translator: Translator | None = None  # None: the engines share a vocabulary
+    load: Callable[[], int] = lambda: 1
     own: Any = None
 
 

@@ -175,17 +175,13 @@ class StreamEntry:
             kv_blocks=settings.target.kv_blocks,
             draft_kv_blocks=settings.draft_kv_blocks,
         )
-
-        def load() -> int:
-            return self._admission.load
-
         self._draft_planner = DraftPlanner(
             settings.target.max_draft_len,
-            load,
+            self._admission.load,
             clock=time.monotonic,
             stops_when_unsure=settings.draft_stops_when_unsure,
         )
-        self._ahead_planner = AheadPlanner(settings, load)
+        self._ahead_planner = AheadPlanner(settings, self._admission.load)
         self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes)
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_rejected_guide)
         self._deliveries = Deliveries()
@@ -312,6 +308,7 @@ class StreamEntry:
             self._ahead_planner,
             self._pools,
             self._translator,
+            self._admission.load,
         )
         decoding = Decoding(request, context, matcher)
         return SequenceState(

@@ -223,12 +223,16 @@ def test_min_tokens_bans_end_ids_and_limits_the_draft():
 
 def test_without_a_drafter_stream_chunks_take_equal_time():
     class Takes(Target):
+        now = 0.0
+
         def answers(self, call):
             answer = next(super().answers(call))
-            yield answer._replace(seconds=0.02 * len(answer.tokens))
+            self.now += 0.02 * len(answer.tokens)
+            yield answer
 
     target = Takes(ENDLESS)
-    play(decoding_of(request_of(drafter="none", max_tokens=20, stream=True)), target)
+    request = request_of(drafter="none", max_tokens=20, stream=True)
+    play(decoding_of(request, clock=lambda: target.now), target)
     assert [call.max_new_tokens for call in target.calls] == [1, 2, 4, 5, 5, 3]
 
 

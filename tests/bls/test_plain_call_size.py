@@ -11,6 +11,7 @@ from scripted import (
     Draft,
     Health,
     Target,
+    decoded,
     decoding_of,
     expected,
     ids,
@@ -190,15 +191,16 @@ def settings_ahead(**changes):
 
 
 @given(
-    requests_of(request_of, drafters=["none"], max_min_tokens=12),
+    requests_of(request_of, drafters=["none", "prompt_lookup", "hybrid"], max_min_tokens=12),
     languages,
     st.booleans(),
+    st.integers(1, 3),
 )
-def test_decoding_ahead_does_not_change_the_output(request, language, stream):
+def test_decoding_ahead_does_not_change_the_output(request, language, stream, load):
     request = replace(request, stream=stream)
     target = DecodesAhead(language, request.end_ids)
-    decoding = decoding_of(request, settings_ahead())
-    chunks = play(decoding, target)
+    decoding = decoding_of(request, settings_ahead(), load=load)
+    chunks = play(decoding, target, Draft(language))
     tokens, text, reason = expected(request, language)
     assert decoding.sequence.output.tolist() == tokens
     assert "".join(chunk.text for chunk in chunks) == text
@@ -235,6 +237,47 @@ def test_the_target_decodes_ahead_only_what_the_answer_can_use(changes, capabili
         for call in target.asked
     ]
     assert [call.decode_ahead for call in target.asked] == [ahead * tokens for tokens in left]
+
+
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "draft_model", "hybrid"])
+def test_with_drafts_the_target_decodes_ahead_only_if_other_sequences_need_its_steps(drafter):
+    """A draft discards what the target has decoded ahead, and waits for the running step."""
+    request = request_of(drafter=drafter, draft_len=AUTO, max_tokens=40)
+    ahead = []
+    for load in (1, 2):
+        target = DecodesAhead(ENDLESS)
+        decoding = decoding_of(replace(request, stream=True), settings_ahead(), load=load)
+        play(decoding, target, Draft(ENDLESS, (False,)))
+        assert not any(call.decode_ahead for call in target.asked if call.draft)
+        ahead.append([call.decode_ahead > 0 for call in target.asked[:-1] if not call.draft])
+    assert not any(ahead[0])
+    assert ahead[1]
+    assert all(ahead[1])
+
+
+def test_the_time_in_which_the_target_decodes_ahead_counts_once():
+    class Busy(DecodesAhead):
+        """Needs 20 ms per token, also while the loop is busy with the last tokens."""
+
+        now = answered = 0.0
+
+        def answers(self, call):
+            [answer] = super().answers(call)
+            self.answered += 0.02 * len(answer.tokens)
+            self.now = self.answered = max(self.now, self.answered)
+            yield answer
+
+        def decode(self, *given, **options):
+            self.now += 0.05
+            return decoded(*given, **options)
+
+    target, learned = Busy(ENDLESS), []
+    request = replace(request_of(drafter="none", max_tokens=100), stream=True)
+    decoding = decoding_of(request, settings_ahead(), clock=lambda: target.now)
+    decoding._drafter.observe_plain_call = lambda _, seconds: learned.append(seconds)
+    play(decoding, target, decode=target.decode)
+    assert len(learned) > 5
+    assert sum(learned) == pytest.approx(target.answered)
 
 
 def test_the_target_does_not_decode_ahead_while_end_ids_are_banned():

@@ -278,17 +278,20 @@ def decoding_of(
     ahead_planner=None,
     *,
     translator=None,
+    load=1,
+    clock=lambda: 0.0,
 ) -> Decoding:
     draft_planner = DraftPlanner(
         settings.target.max_draft_len,
-        clock=lambda: 0.0,
+        lambda: load,
+        clock=clock,
         stops_when_unsure=settings.draft_stops_when_unsure,
     )
     ahead_planner = ahead_planner or AheadPlanner(settings)
     context = DrafterContext(
-        settings, health or Health(), draft_planner, ahead_planner, pools, translator
+        settings, health or Health(), draft_planner, ahead_planner, pools, translator, lambda: load
     )
-    return Decoding(request, context)
+    return Decoding(request, context, clock=clock)
 
 
 def play(

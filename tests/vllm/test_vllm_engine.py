@@ -5,6 +5,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -339,6 +340,28 @@ def test_a_call_takes_over_only_its_own_text(engine):
             text += outcome.tokens
             assert (outcome.last.log_probs is None) == ("return_log_probs" not in more)
         assert text == engine.tokens(ids, len(text))
+
+
+def test_drafts_are_exact_whatever_was_decoded_ahead_of_them(engine):
+    prompts = [prompt(seed, length) for seed, length in [(3, 30), (5, 41), (9, 64)]]
+    wanted = [engine.tokens(ids, 120) for ids in prompts]
+    texts: list[list[int]] = [[] for _ in prompts]
+    random = Random(0)
+    while max(map(len, texts)) < 80:
+        pending = []
+        for number, (ids, want, text) in enumerate(zip(prompts, wanted, texts, strict=True)):
+            name, rest = f"f{number}.{len(text)}", want[len(text) :]
+            if random.random() < 0.6:
+                more = {"new": 1 + random.randrange(2), "decode_ahead_len": 30}
+            else:
+                right = random.randrange(4)
+                draft = [*rest[:right], *wrong(rest[right : right + 1])]
+                more = {"new": len(draft) + 1, "drafts": draft}
+            pending.append(engine.start(ids + text, request_id=name, **more))
+        for call, text in zip(pending, texts, strict=True):
+            text.extend(call.wait().tokens)
+        time.sleep(random.choice([0.0, 0.0, 0.1]))
+    assert texts == [want[: len(text)] for want, text in zip(wanted, texts, strict=True)]
 
 
 def test_decoding_ahead_ends_at_its_limit_and_at_the_end_of_the_answer(engine):

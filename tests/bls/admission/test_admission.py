@@ -52,14 +52,14 @@ def test_at_most_max_requests_sequences_run_and_others_wait_in_order():
 
 def test_the_load_includes_sequences_that_will_start_soon_but_none_that_must_wait():
     queue = Waiting(max_running=2, max_waiting=9)
-    assert queue.admission.load == 0
+    assert queue.admission.load() == 0
     queue.admission.arrive(1)
-    assert queue.admission.load == 1
+    assert queue.admission.load() == 1
     queue.add("a")
-    assert queue.admission.load == 2
+    assert queue.admission.load() == 2
     queue.add("b")
     queue.add("c")
-    assert queue.admission.load == 2
+    assert queue.admission.load() == 2
 
 
 def test_a_request_may_have_as_many_prompts_as_an_idle_server_holds():
