@@ -1,11 +1,12 @@
 """Compare Tandem, with Triton and its gateway, with `vllm serve`, through OpenAI's API.
 
-    python -m benchmarks.vllm_serve --target /models/Qwen2.5-7B --draft /models/Qwen2.5-0.5B
+    python -m benchmarks.vllm_serve --target /models/Qwen2.5-3B --draft /models/Qwen2.5-0.5B
 
 Clients stream completions. All servers run at once and take turns, after a turn that isn't counted,
-so all prompts are cached. `vllm serve` runs alone, with n-grams and with the draft model. Tandem
-runs vLLM as the target, with drafts from its loop, and with prompt lookup, the draft model and both
-inside vLLM. The device must have memory for seven targets and four drafts.
+so all prompts are cached. `vllm serve` runs alone, with n-grams that draft `--draft-len` tokens or
+as many as prompt lookup, and with the draft model. Tandem runs vLLM as the target, with drafts from
+its loop, and with prompt lookup, the draft model and both inside vLLM. The device must have memory
+for eight targets and four drafts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -38,8 +40,10 @@ GPU_MEMORY_FRACTION = 0.12  # of each engine
 MODEL = "bls_stream"  # the entry that streams; `vllm serve` gets the same name
 SERVE, LOOP, INSIDE = "vllm serve", "Tandem", "Tandem, {} inside vLLM"
 NGRAMS = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}
-LOOKUP = {"method": "prompt_lookup", "num_speculative_tokens": 16}
+LONG = {"num_speculative_tokens": 16}
+LOOKUP = {"method": "prompt_lookup", **LONG}
 COPIES = {"prompt_lookup_num_tokens": 16}
+PAUSE = 0.5  # seconds; a server may still be busy after the last chunk of its last answer
 Variants = dict[str, tuple[str, dict[str, Any]]]  # name -> server and more fields of requests
 
 
@@ -47,7 +51,12 @@ def main() -> None:
     options = _options()
     draft_model = {"method": "draft_model", "model": str(options.draft)}
     draft_model["num_speculative_tokens"] = options.draft_len
-    own: dict[str, dict[str, Any]] = {"": {}, ", n-grams": NGRAMS, ", draft model": draft_model}
+    own: dict[str, dict[str, Any]] = {
+        "": {},
+        ", n-grams": NGRAMS,
+        ", long n-grams": NGRAMS | LONG,
+        ", draft model": draft_model,
+    }
     target, draft = (_engine(options, each) for each in (options.target, options.draft))
     tandem: dict[str, dict[str, Any]] = {
         LOOP: {"target": target, "draft": draft},
@@ -124,6 +133,7 @@ def _table(
     def measure(name: str, _turn: int) -> MeasuredTurn:
         server, fields = variants[name]
         asked = [body | fields for body in bodies]
+        time.sleep(PAUSE)
         return ask_at_once(ports[server], "/v1/completions", asked)
 
     outcomes = in_turns({name: partial(measure, name) for name in variants}, options.turns)
