@@ -41,7 +41,7 @@ def test_vllms_own_draft_model_is_suggested_if_it_could_replace_the_draft_engine
 
 def test_prompt_lookup_inside_vllm_is_suggested_if_nothing_needs_the_loop(folder):
     advice = plan(folder, **VLLM).advice
-    assert "method: prompt_lookup" in advice
+    assert "prompt lookup inside vLLM (speculative_config)" in advice
     own = {"method": "prompt_lookup", "num_speculative_tokens": 16}
     assert plan(folder, **VLLM, speculative_config=own).advice is None
 

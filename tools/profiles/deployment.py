@@ -93,9 +93,8 @@ class Deployment:
         pools = self.profile.decoding.prompt_lookup.max_pool_tokens
         if self.drafters == ("prompt_lookup", BASELINE.name) and not pools:
             return (
-                "prompt lookup inside vLLM (speculative_config: {method: prompt_lookup}) is faster "
-                "with several requests at once, unless they choose how to draft: "
-                "docs/deploy/vllm.md"
+                "prompt lookup inside vLLM (speculative_config) is faster with several requests at "
+                "once, unless they choose how to draft: docs/deploy/vllm.md"
             )
         in_vllm = isinstance(engines.draft, VllmDraft)
         if not (in_vllm and _share_device(self.profile) and self.draft):
