@@ -25,7 +25,7 @@ class Branch:
         rank: rank of `token` among the candidates for its position, from 0.
         limit: maximum number of tokens in the branch.
         tokens: the drafted tokens.
-        log_probs: log-probability of each token under the draft model, if the call needs it.
+        log_probs: log-probability of each token under the draft model, with a stop probability.
         steps: number of tokens chosen so far. It includes a final token that ended the draft but
             isn't part of it.
         over: whether the draft has ended.
@@ -47,7 +47,7 @@ class Branch:
     def add(self, token: int, log_prob: float | None) -> None:
         """Add a drafted token, unless it ends the draft without being part of it.
 
-        log_prob: None if the call needs neither log-probabilities nor their sum.
+        log_prob: None if the call has no stop probability.
         """
         self.steps += 1
         kept, ended = [token], False
@@ -121,16 +121,11 @@ def started_branches(branches: Sequence[Branch]) -> list[Branch]:
     return sorted(begun, key=lambda branch: (branch.accepted, branch.rank))
 
 
-def pack_branches(rows: Sequence[Branch], *, with_log_probs: bool) -> Branches:
+def pack_branches(rows: Sequence[Branch]) -> Branches:
     shape = len(rows), max((len(branch.tokens) for branch in rows), default=0)
     ids = np.zeros(shape, np.int32)
-    log_probs = np.zeros(shape, np.float32) if with_log_probs else None
     for i, branch in enumerate(rows):
         ids[i, : len(branch.tokens)] = branch.tokens
-        if log_probs is not None:
-            log_probs[i, : len(branch.tokens)] = branch.log_probs
     outcomes = [(branch.accepted, branch.token) for branch in rows]
     lengths = [len(branch.tokens) for branch in rows]
-    return Branches(
-        np.array(outcomes, np.int32).reshape(-1, 2), ids, np.array(lengths, np.int32), log_probs
-    )
+    return Branches(np.array(outcomes, np.int32).reshape(-1, 2), ids, np.array(lengths, np.int32))

@@ -92,7 +92,6 @@ _VALUES: dict[Tensor, Callable[[_Part], Any]] = {
     tensors.BRANCH_OUTCOMES: lambda part: part.answer.branches and part.answer.branches.outcomes,
     tensors.BRANCH_IDS: lambda part: part.answer.branches and part.answer.branches.ids,
     tensors.BRANCH_LENGTHS: lambda part: part.answer.branches and part.answer.branches.lengths,
-    tensors.BRANCH_LOG_PROBS: lambda part: part.answer.branches and part.answer.branches.log_probs,
     tensors.BATCH_INDEX: lambda _: 0,
     tensors.SEQUENCE_INDEX: lambda _: 0,
     tensors.KV_CACHE_REUSED_BLOCKS: _usage(lambda usage: usage.reused_blocks),

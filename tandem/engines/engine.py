@@ -259,13 +259,12 @@ class Branches(NamedTuple):
     """Drafts of a call with `branch_counts`: b branches, sorted by accepted length, then rank.
 
     outcomes: [b, 2], accepted length and next token. ids: [b, K], the drafts, padded with zeros.
-    lengths: [b]. log_probs: [b, K], log-softmax of the model's raw logits; None if not requested.
+    lengths: [b].
     """
 
     outcomes: Ids
     ids: Ids
     lengths: Ids
-    log_probs: Floats | None
 
 
 class EngineResponse(NamedTuple):

@@ -144,15 +144,6 @@ def test_a_call_can_request_zero_branches(engine):
     assert found.ids.shape == (0, 0)
 
 
-def test_branches_have_the_same_log_probs_as_plain_drafts(engine):
-    ids, drafts = prompt(8, 20), [4, 5, 6]
-    found = branches(engine, ids, drafts, 2, 4, return_log_probs=True)
-    for i, (accepted, token, drafted) in enumerate(rows(found)):
-        plain = engine.call([*ids, *drafts[:accepted], token], 4, return_log_probs=True)
-        assert drafted == plain.tokens
-        np.testing.assert_allclose(found.log_probs[i], plain.last.log_probs, atol=1e-4)
-
-
 def test_a_branch_ends_at_the_stop_probability(engine):
     ids, drafts = prompt(9, 20), [4, 5, 6]
     limit = 0.3

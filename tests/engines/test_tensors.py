@@ -59,8 +59,8 @@ def test_tensors_of_a_call_for_branches_are_decoded():
 
 def test_branches_have_a_batch_dimension():
     outcomes, ids = np.array([[0, 7], [2, 8]], np.int32), np.array([[4, 5], [6, 0]], np.int32)
-    branches = Branches(outcomes, ids, np.array([2, 1], np.int32), None)
-    wanted = ["branch_outcomes", "branch_ids", "branch_lengths", "branch_log_probs", "output_ids"]
+    branches = Branches(outcomes, ids, np.array([2, 1], np.int32))
+    wanted = ["branch_outcomes", "branch_ids", "branch_lengths", "output_ids"]
     answer = encode(request(), EngineResponse(branches=branches), wanted, Sent())
     assert {name: array.shape for name, array in answer.items()} == {
         "branch_outcomes": (1, 2, 2),

@@ -261,13 +261,9 @@ class EmulatedBranchingCall(EmulatedCall):
         if self._ends_ns:
             self._last_token_ns = self._wall_ns(max(now_ns, self._ends_ns[-1]))
             self._first_token_ns = self._wall_ns(self._ends_ns[:2][-1])  # the first verifies
-        branches = started_branches(self._branches)
-        self._deliver(
-            EngineResponse(
-                usage=self._final_usage()._replace(draft_tokens=0),  # the call verifies no drafts
-                branches=pack_branches(branches, with_log_probs=self.request.return_log_probs),
-            )
-        )
+        usage = self._final_usage()._replace(draft_tokens=0)  # the call verifies no drafts
+        branches = pack_branches(started_branches(self._branches))
+        self._deliver(EngineResponse(usage=usage, branches=branches))
 
     def _candidates(self, own: EmulatedSampler, target: EmulatedSampler, count: int) -> list[int]:
         """Return up to `count` guesses for the next token, or none if every token is banned."""

@@ -88,15 +88,8 @@ class BranchingSequence(CallSequence):
         return not self._live
 
     def answer(self, *, final: bool) -> None:
-        branches = started_branches(self._branches)
-        with_log_probs = self.request.return_log_probs
-        self._send(
-            EngineResponse(
-                final=final,
-                usage=self._usage(),
-                branches=pack_branches(branches, with_log_probs=with_log_probs),
-            )
-        )
+        branches = pack_branches(started_branches(self._branches))
+        self._send(EngineResponse(final=final, usage=self._usage(), branches=branches))
 
     def _branch_out(self, logits: Floats) -> None:
         """Start as many branches as fit. logits: [k + 1, vocab_size]."""
@@ -118,8 +111,7 @@ class BranchingSequence(CallSequence):
 
     def _extend(self, logits: Floats) -> None:
         """Add a token to each live branch; drop branches that end. logits: [live, vocab_size]."""
-        request = self.request
-        wants_log_probs = request.return_log_probs or request.draft_stop_probability is not None
+        wants_log_probs = self.request.draft_stop_probability is not None
         for branch, row in zip(self._live, logits, strict=True):
             scores = self.sampler.process(row, self._text(branch))
             if not scores.max() > -np.inf:  # all tokens are banned (a plain call would be rejected)
