@@ -212,7 +212,7 @@ class Decoding:
         """Return how many tokens the target may decode after a call for ``wanted`` tokens.
 
         It decodes them while the loop is busy with the tokens of this call. A draft discards them,
-        and waits for the step that decodes them. With one sequence, that step is only for them.
+        and waits for the step that decodes them. With one sequence, nothing else needs that step.
         """
         discards = self.request.drafter_kind.drafts_in_loop and self._load() < 2
         if not self._can_decode_ahead or discards or self.sequence.min_tokens_left:
